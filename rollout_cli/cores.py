@@ -14,8 +14,8 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEX
 WORKER_VARIABLES = {**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0"}
 """Environment variables of worker processes, where the user sets no others.
 
-Workers share the cores already, so each has one thread for linear algebra. Texts have one hash in all of them, so
-that a set of texts has one order, in each run.
+Workers share the cores already, so each has one thread for linear algebra. Texts have one hash in all of
+them, so that a set of texts has one order, in each run.
 """
 
 

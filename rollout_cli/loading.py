@@ -78,8 +78,9 @@ def needing(package: str, module: str = "") -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != (module or package.replace("-", "_")):
             raise
-        message = f"this needs {package}, which is not installed"
-        raise UsageError(message, hint=f"pip install {package}") from error
+        raise UsageError(
+            f"this needs {package}, which is not installed", hint=f"pip install {package}"
+        ) from error
 
 
 def first_line(error: BaseException) -> str:
@@ -151,8 +152,8 @@ def did_you_mean(module: str) -> str:
     """
     parts = ".".join(PurePath(module.removesuffix(".py")).parts).split(".")
     try:
-        source = Source.read(f"{'/'.join(parts)}.py", RolloutError, most_bytes=1 << 20)
-        nodes = ast.parse(source.data or b"").body
+        source = Source.read(f"{'/'.join(parts)}.py", RolloutError, most_bytes=1 << 20).data
+        nodes = ast.parse(source or b"").body
     except (RolloutError, ValueError, SyntaxError, RecursionError):
         return ""
     names = [node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
@@ -178,9 +179,9 @@ class _FolderFinder:
     ) -> ModuleSpec | None:
         if path is not None or fullname in sys.stdlib_module_names:
             return None
-        found = PathFinder.find_spec(fullname, [self.folder], target)
+        spec = PathFinder.find_spec(fullname, [self.folder], target)
         # A folder without __init__.py has no loader; an installed package of its name comes first.
-        return found if found is not None and found.loader is not None else None
+        return spec if spec is not None and spec.loader is not None else None
 
 
 @contextlib.contextmanager
@@ -247,16 +248,20 @@ class Source:
         top, *inner = module.split(".")
         folder = _working_folder()
         importlib.invalidate_caches()
-        found = None
+        module_spec = None
         # Of a module that is loaded and was never found, such as __main__.
         with contextlib.suppress(ValueError):
-            found = _FolderFinder(folder).find_spec(top) or importlib.util.find_spec(top)
-            found = found or PathFinder.find_spec(top, [folder])  # A plain folder.
-        if found is None:
+            module_spec = _FolderFinder(folder).find_spec(top) or importlib.util.find_spec(top)
+            module_spec = module_spec or PathFinder.find_spec(top, [folder])  # A plain folder.
+        if module_spec is None:
             raise kind(f"there is no module {module!r}", hint=_PLACES.format(folder))
-        files = [Path(found.origin)] if found.has_location and found.origin and not inner else []
+        files = (
+            [Path(module_spec.origin)]
+            if module_spec.has_location and module_spec.origin and not inner
+            else []
+        )
         if inner:
-            for package in found.submodule_search_locations or ():
+            for package in module_spec.submodule_search_locations or ():
                 files += [Path(package, *inner).with_suffix(".py"), Path(package, *inner, "__init__.py")]
         file = next((file for file in files if file.is_file() and os.access(file, os.R_OK)), None)
         return cls(spec, None, folder, None if file is None else sha256(file.read_bytes()).hexdigest())
@@ -284,9 +289,9 @@ class Source:
                 f"there is no file {path!r}", hint=f"paths are relative to the working folder, {folder}"
             ) from error
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
             raise kind(
-                f"{path!r} cannot be read: {reason}", hint="check that it is a readable file"
+                f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}",
+                hint="check that it is a readable file",
             ) from error
         return cls(path, data, folder, sha256(data).hexdigest())
 
@@ -303,22 +308,22 @@ class Source:
 
     def _load_attribute(self, kind: ErrorKind) -> Any:
         module, _, attribute = self.spec.partition(":")
-        found: Any = import_module(module, kind, folder=self.folder)
+        item: Any = import_module(module, kind, folder=self.folder)
         # A file of the user's that is named like a library in use is never imported: the path shows whose
         # module it is.
-        where = getattr(found, "__file__", None) or "part of Python"
+        where = getattr(item, "__file__", None) or "part of Python"
         with reporting(kind, f"reading {attribute!r} of {module!r} failed"):
             for name in attribute.split("."):
-                if not hasattr(found, name):
-                    public = [key for key in getattr(found, "__dict__", {}) if not key.startswith("_")]
+                if not hasattr(item, name):
+                    public = [key for key in getattr(item, "__dict__", {}) if not key.startswith("_")]
                     raise kind(
                         f"{module!r} ({where}) has no attribute {attribute!r}",
                         hint=f"it has: {', '.join(sorted(public)[:12])}"
                         if public
                         else "check the name after the colon",
                     )
-                found = getattr(found, name)
-        return found
+                item = getattr(item, name)
+        return item
 
     def _unpickle(self, data: bytes, kind: ErrorKind) -> Any:
         name = repr(self.spec) if self.spec else "the pickled object"

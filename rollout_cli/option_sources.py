@@ -41,10 +41,10 @@ def resolve(
     typed = {option.name: option.read(raw, option.flag, text=True) for option, raw in texts.items()}
     values = {} if file is None else _values_from_file(command, file)
     sources = [defaults or {}, values, variables, typed]
-    given = _merged(sources)
-    if given.get("resume") and recorded is not None:
-        given = _merged([recorded(command, given), *sources])
-    return CollectConfig(command=command, **given)
+    merged = _merged(sources)
+    if merged.get("resume") and recorded is not None:
+        merged = _merged([recorded(command, merged), *sources])
+    return CollectConfig(command=command, **merged)
 
 
 def _read_variable(option: Option, text: str) -> Any:

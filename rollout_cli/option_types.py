@@ -109,8 +109,11 @@ def _tasks(value: object) -> tuple[dict[str, Any], ...] | None:
         try:
             value = json.loads(Path(value).read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            message = "Input should be a file with a list of JSON objects: {reason}"
-            raise PydanticCustomError("tasks", message, {"reason": str(error)}) from error
+            raise PydanticCustomError(
+                "tasks",
+                "Input should be a file with a list of JSON objects: {reason}",
+                {"reason": str(error)},
+            ) from error
     if not isinstance(value, list | tuple) or not value or not all(map(_is_plain_mapping, value)):
         raise PydanticCustomError("tasks", "Input should be a list of at least one JSON object, without null")
     return tuple(map(dict, value))

@@ -163,8 +163,7 @@ class LineProgress(Progress):
         self._shown_at = _clock()
         self._write(self._text())
 
-    def _write(self, text: str, style: str = "") -> None:
-        del style
+    def _write(self, text: str, style: str = "") -> None:  # noqa: ARG002
         self._stream.write(f"{text}\n")
         self._stream.flush()
 
@@ -176,23 +175,11 @@ class BarProgress(LineProgress):
         super().__init__(stream, every=_BAR_EVERY)
         self._bar: Any = None
 
-    def start(
-        self,
-        *,
-        label: str,
-        total_steps: int | None,
-        total_episodes: int | None,
-        total_seconds: float | None = None,
-    ) -> None:
+    def start(self, **run: Any) -> None:
         # Loading rich takes as long as a worker takes to build.
         from rich import progress, table  # noqa: PLC0415
 
-        super().start(
-            label=label,
-            total_steps=total_steps,
-            total_episodes=total_episodes,
-            total_seconds=total_seconds,
-        )
+        super().start(**run)
         # The erasing of a line that wraps leaves a part.
         column = table.Column(no_wrap=True, overflow="ellipsis")
         text = progress.TextColumn("{task.description}", markup=False, table_column=column)

@@ -67,20 +67,20 @@ def folder_of(value: Path | str) -> Path:
     if scheme == "file" and place in ("", "localhost") and rest and not query:
         return Path(unquote(rest))
     if scheme not in _OPTIONS or (scheme in _OBJECT_STORES and not place):
-        known = ", ".join(f"{name}://" for name in ("file", *_OPTIONS))
+        storages = ", ".join(f"{name}://" for name in ("file", *_OPTIONS))
         raise UsageError(
-            f"there is no storage at {scheme}://{place}", hint=f"give a folder, or a URI of {known}"
+            f"there is no storage at {scheme}://{place}", hint=f"give a folder, or a URI of {storages}"
         )
     options = parse_qsl(query, keep_blank_values=True)
-    for name, given in options:
+    for name, choice in options:
         if name not in _OPTIONS[scheme]:
-            known = ", ".join(_OPTIONS[scheme])
+            names = ", ".join(_OPTIONS[scheme])
             raise UsageError(
-                f"a {scheme}:// URI has no option {name!r}", hint=f"the options are {known}; {_HINTS[scheme]}"
+                f"a {scheme}:// URI has no option {name!r}", hint=f"the options are {names}; {_HINTS[scheme]}"
             )
-        if name == "anonymous" and given not in ("true", "false"):
-            raise UsageError(f"anonymous is {given!r} in {text}", hint="give true or false")
-    asked = "&".join(f"{name}={quote(given, safe=':')}" for name, given in options)
+        if name == "anonymous" and choice not in ("true", "false"):
+            raise UsageError(f"anonymous is {choice!r} in {text}", hint="give true or false")
+    asked = "&".join(f"{name}={quote(value, safe=':')}" for name, value in options)
     return RemotePath(f"{scheme}:{place}?{asked}", *PurePosixPath(rest.lstrip("/")).parts)
 
 
@@ -302,7 +302,7 @@ _silent_until: dict[str, float] = {}
 
 @cache
 def _connect(scheme: str, place: str, query: str) -> Any:
-    """Return the file system that the first part of a path names. It gives up after some attempts or a minute."""
+    """Return the file system of a path's first part, which gives up after some attempts or a minute."""
     from pyarrow import __version__, fs  # noqa: PLC0415 - it takes a while
 
     options: dict[str, Any] = dict(parse_qsl(query))

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import show
 
 _LicenseFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--license", metavar="ID", help="The licence, such as mit or cc-by-4.0.", show_default=False
-    ),
+    str | None, flag("--license", metavar="ID", text="The licence, such as mit or cc-by-4.0.")
 ]
-_PlotFlag = Annotated[bool, typer.Option("--plot", help="Show the returns in a picture.", show_default=False)]
+_PlotFlag = Annotated[bool, flag("--plot", text="Show the returns in a picture.")]
 
 
 def card(

@@ -16,10 +16,16 @@ from rollout_cli.loading import printable
 DEFAULTS = {"timesteps": 1_000_000}
 """What is asked about where a command line says no amount."""
 
-_SECONDS = (
-    "How long each of its processes may take, three where all is well; what is not ready by then has failed."
-)
-_Seconds = Annotated[float, shown("--seconds", min=0.1, metavar="SECONDS", text=f"{_SECONDS} (default: 20)")]
+_Seconds = Annotated[
+    float,
+    shown(
+        "--seconds",
+        min=0.1,
+        metavar="SECONDS",
+        text="How long each of its processes may take, three where all is well; "
+        "what is not ready by then has failed. (default: 20)",
+    ),
+]
 _QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Print only what is not well.")]
 
 

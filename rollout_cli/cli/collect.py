@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
 
 _DryRunFlag = Annotated[bool, shown("--dry-run", text="Print the configuration and run nothing.")]
-_PROGRESS = "Show progress: a bar on a terminal, lines elsewhere. (default: shown, but not with --json)"
-_ProgressFlag = Annotated[bool | None, shown("--progress/--no-progress", text=_PROGRESS)]
+_ProgressFlag = Annotated[
+    bool | None,
+    shown(
+        "--progress/--no-progress",
+        text="Show progress: a bar on a terminal, lines elsewhere. (default: shown, but not with --json)",
+    ),
+]
 
 
 def collect(
@@ -93,10 +98,10 @@ def _run(
         print_text(tomli_w.dumps(config_to_dict(config)).rstrip("\n"))
 
 
-def _recorded(command: CommandName, given: Values) -> Values:
+def _recorded(command: CommandName, options: Values) -> Values:
     from rollout_cli.run.resume import recorded_options  # noqa: PLC0415 - it loads numpy
 
-    return recorded_options(command, given)
+    return recorded_options(command, options)
 
 
 def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:

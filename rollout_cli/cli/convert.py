@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from rollout_cli.cli.edits import DryRunFlag, OutputFlag, OverwriteFlag, show_edited
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import showing_progress
 
-_NEXT = "Store each step's next observation too, or no longer."
 _NextFlag = Annotated[
-    bool | None, typer.Option("--next-observation/--no-next-observation", help=_NEXT, show_default=False)
+    bool | None,
+    flag(
+        "--next-observation/--no-next-observation",
+        text="Store each step's next observation too, or no longer.",
+    ),
 ]
-_DROP = "Leave out an info, given by its dotted path, such as episode.t, or a glob of it; may be given again."
-_DropFlag = Annotated[list[str] | None, typer.Option("--drop-info", metavar="KEY", help=_DROP)]
+_DropFlag = Annotated[
+    list[str] | None,
+    flag(
+        "--drop-info",
+        metavar="KEY",
+        text="Leave out an info, given by its dotted path, such as episode.t, or a glob of it; "
+        "may be given again.",
+    ),
+]
 _BytesFlag = Annotated[
-    int | None, typer.Option("--segment-bytes", metavar="N", help="The bytes of a data file before encoding.")
+    int | None, flag("--segment-bytes", metavar="N", text="The bytes of a data file before encoding.")
 ]
 _RowsFlag = Annotated[
-    int | None, typer.Option("--segment-rows", metavar="N", help="The rows of a data file at most.")
+    int | None, flag("--segment-rows", metavar="N", text="The rows of a data file at most.")
 ]
-_GroupFlag = Annotated[
-    int | None, typer.Option("--group-rows", metavar="N", help="The rows of a row group at most.")
-]
+_GroupFlag = Annotated[int | None, flag("--group-rows", metavar="N", text="The rows of a row group at most.")]
 
 
 def convert(

@@ -6,9 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from rollout_cli.cli.options import shown
+from rollout_cli.cli.options import flag, shown
 from rollout_cli.cli.output import show
 from rollout_cli.remote import folder_of
 
@@ -16,18 +14,9 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.rewrite import Edited
 
 OutputFlag = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="DIR",
-        help="The folder of the new dataset.",
-        show_default=False,
-        parser=folder_of,
-    ),
+    Path, flag("--output", "-o", metavar="DIR", text="The folder of the new dataset.", parser=folder_of)
 ]
-_OVERWRITE = "Replace the dataset that the folder holds."
-OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE, show_default=False)]
+OverwriteFlag = Annotated[bool, flag("--overwrite", text="Replace the dataset that the folder holds.")]
 DryRunFlag = Annotated[
     bool, shown("--dry-run", text="Check everything, say what would be written, and write nothing.")
 ]

@@ -6,9 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import print_message, show
 from rollout_cli.errors import ConfigError
 from rollout_cli.keywords import keyword
@@ -22,33 +20,23 @@ FORMAT_NAMES = (
 
 _ToFlag = Annotated[
     str,
-    typer.Option(
+    flag(
         "--to",
         metavar="FORMAT",
-        help=f"The format: {', '.join(FORMAT_NAMES)}, or one that another package adds.",
-        show_default=False,
+        text=f"The format: {', '.join(FORMAT_NAMES)}, or one that another package adds.",
         autocompletion=lambda: list(FORMAT_NAMES),
     ),
 ]
 _OutputFlag = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="The file or folder to write.",
-        show_default=False,
-        parser=folder_of,
-    ),
+    Path, flag("--output", "-o", metavar="PATH", text="The file or folder to write.", parser=folder_of)
 ]
 _SetFlag = Annotated[
     list[str] | None,
-    typer.Option(
+    flag(
         "--set",
         metavar="KEY=VALUE",
-        help="An option of the format, the value a TOML literal or else text; may be given again. "
+        text="An option of the format, the value a TOML literal or else text; may be given again. "
         "All formats take flatten=true, which makes Dict, Tuple and Text spaces vectors.",
-        show_default=False,
     ),
 ]
 

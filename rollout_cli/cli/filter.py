@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from rollout_cli.cli.edits import DryRunFlag, OutputFlag, OverwriteFlag, show_edited
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import showing_progress
 
-_KEEP = "Keep the episodes of which this is true, such as 'return >= 400 and length < 200'."
-_KeepFlag = Annotated[str, typer.Option("--keep", "-k", metavar="EXPRESSION", help=_KEEP, show_default=False)]
+_KeepFlag = Annotated[
+    str,
+    flag(
+        "--keep",
+        "-k",
+        metavar="EXPRESSION",
+        text="Keep the episodes of which this is true, such as 'return >= 400 and length < 200'.",
+    ),
+]
 
 
 def filter(  # noqa: A001 - the command's name

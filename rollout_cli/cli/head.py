@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
-from rollout_cli.cli.options import Folder, JsonFlag
+from rollout_cli.cli.options import Folder, JsonFlag, flag
 from rollout_cli.cli.output import print_json, print_table
 
-_CountFlag = Annotated[int, typer.Option("--number", "-n", metavar="N", help="How many rows.", min=1)]
-_StepsFlag = Annotated[
-    bool,
-    typer.Option("--steps", help="Show the first steps of the first episode instead.", show_default=False),
+_CountFlag = Annotated[
+    int, flag("--number", "-n", metavar="N", text="How many rows.", min=1, show_default=True)
 ]
+_StepsFlag = Annotated[bool, flag("--steps", text="Show the first steps of the first episode instead.")]
 _MOST_NUMBERS = 4
 
 

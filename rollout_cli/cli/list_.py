@@ -5,21 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from rollout_cli.cli.options import JsonFlag
+from rollout_cli.cli.options import JsonFlag, folder_argument
 from rollout_cli.cli.output import print_json, print_message, print_table
 from rollout_cli.errors import RolloutError, StorageError
 from rollout_cli.loading import one_line
-from rollout_cli.remote import folder_of
 
-_FolderArgument = Annotated[
-    Path,
-    typer.Argument(metavar="FOLDER", help="A folder, or its URI.", show_default=False, parser=folder_of),
-]
+_Root = Annotated[Path, folder_argument("FOLDER", "A folder, or its URI.")]
 
 
-def list_datasets(folder: _FolderArgument, *, json: JsonFlag = False) -> None:
+def list_datasets(folder: _Root, *, json: JsonFlag = False) -> None:
     """List all datasets in a folder and below it."""
     from rollout_cli.report.identity import sized  # noqa: PLC0415 - it loads numpy and pyarrow
 

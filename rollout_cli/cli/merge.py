@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from rollout_cli.cli.edits import DryRunFlag, OutputFlag, OverwriteFlag, show_edited
-from rollout_cli.cli.options import JsonFlag, QuietFlag
+from rollout_cli.cli.options import JsonFlag, QuietFlag, flag, folder_argument
 from rollout_cli.cli.output import showing_progress
-from rollout_cli.remote import folder_of
 
-_Parts = Annotated[
-    list[Path],
-    typer.Argument(metavar="DIR", help="The datasets, in any order.", show_default=False, parser=folder_of),
+_Parts = Annotated[list[Path], folder_argument("DIR", "The datasets, in any order.")]
+_AcceptFlag = Annotated[
+    bool,
+    flag("--accept-changes", text="Merge parts of another policy or environment too, and record that."),
 ]
-_ACCEPT = "Merge parts of another policy or environment too, and record that."
-_AcceptFlag = Annotated[bool, typer.Option("--accept-changes", help=_ACCEPT, show_default=False)]
 
 
 def merge(

@@ -27,18 +27,23 @@ def epilog(*examples: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  $ {example}" for example in examples), _STRENGTHS])
 
 
+def flag(*names: str, text: str, **more: Any) -> Any:
+    """Return a Typer option, whose help shows no default unless that is asked for."""
+    return typer.Option(*names, help=text, **{"show_default": False, **more})
+
+
 def shown(*names: str, text: str, **more: Any) -> Any:
     """Return a Typer option of the panel about how a command shows its result."""
-    return typer.Option(*names, help=text, rich_help_panel="Showing", show_default=False, **more)
+    return flag(*names, text=text, rich_help_panel="Showing", **more)
+
+
+def folder_argument(metavar: str, text: str) -> Any:
+    """Return a Typer argument that names a folder, or several, as paths or URIs."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, parser=folder_of)
 
 
 ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", text="A TOML file of options.")]
-Folder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR", help="A dataset's folder, or its URI.", show_default=False, parser=folder_of
-    ),
-]
+Folder = Annotated[Path, folder_argument("DIR", "A dataset's folder, or its URI.")]
 JsonFlag = Annotated[bool, shown("--json", text="Write one JSON document to stdout.")]
 QuietFlag = Annotated[
     bool, shown("--quiet", "-q", text="Show warnings and errors only, and print the path alone.")
@@ -92,8 +97,8 @@ class LazyCommand(Command):
         if not self._declared:
             from rollout_cli.config import options_of  # noqa: PLC0415 - it loads pydantic
 
-            command = "exact" if self.name == "exact" else "collect"
-            annotations = {option.name: _annotation(option) for option in options_of(command)}
+            options = options_of("exact" if self.name == "exact" else "collect")
+            annotations = {option.name: _annotation(option) for option in options}
             self.params, self._declared = [*_params(annotations), *self.params], tuple(annotations)
         return super().get_params(ctx)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import print_json, print_text, show
 from rollout_cli.loading import printable
 
@@ -20,10 +20,7 @@ _WhatArgument = Annotated[
     ),
 ]
 _OutputFlag = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Write a PNG or SVG file instead.", show_default=False
-    ),
+    Path | None, flag("--output", "-o", metavar="FILE", text="Write a PNG or SVG file instead.")
 ]
 
 

@@ -7,20 +7,16 @@ from typing import Annotated
 
 import typer
 
-from rollout_cli.cli.options import JsonFlag, QuietFlag
+from rollout_cli.cli.options import JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import show
 from rollout_cli.cli.streams import user_output_on_stderr
 
 
 def pack(
     spec: Annotated[str, typer.Argument(metavar="MODULE:ATTR", help="A policy, a class or a factory.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.", show_default=False)
-    ],
+    output: Annotated[Path, flag("--output", "-o", metavar="FILE", text="The file to write.")],
     *,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file.", show_default=False)
-    ] = False,
+    overwrite: Annotated[bool, flag("--overwrite", text="Replace the file.")] = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:

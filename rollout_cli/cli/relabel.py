@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from rollout_cli.cli.edits import DryRunFlag, OutputFlag, OverwriteFlag, show_edited
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import showing_progress
 from rollout_cli.cli.streams import user_output_on_stderr
 
-_REWARD = "A function that returns the rewards of an episode, an array of one number a step."
 _RewardFlag = Annotated[
-    str, typer.Option("--reward", "-r", metavar="MODULE:FUNCTION", help=_REWARD, show_default=False)
+    str,
+    flag(
+        "--reward",
+        "-r",
+        metavar="MODULE:FUNCTION",
+        text="A function that returns the rewards of an episode, an array of one number a step.",
+    ),
 ]
 
 

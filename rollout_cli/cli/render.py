@@ -6,36 +6,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import print_message, show
+from rollout_cli.cli.replay import KwargsFlag, places_of
 from rollout_cli.cli.streams import user_output_on_stderr
-from rollout_cli.errors import UsageError
 from rollout_cli.loading import printable
 
-_KWARGS = (
-    "An argument of the environment that the dataset does not record, since its name is that of a secret."
-)
-_EpisodeFlag = Annotated[int, typer.Option("--episode", metavar="ID", help="The episode.", min=0)]
+_EpisodeFlag = Annotated[int, flag("--episode", metavar="ID", text="The episode.", min=0, show_default=True)]
 _OutputFlag = Annotated[
     Path,
-    typer.Option(
+    flag(
         "--output",
         "-o",
         metavar="PATH",
-        help="What to write: FILE.gif, FILE.mp4, or a folder of PNG files.",
-        show_default=False,
+        text="What to write: FILE.gif, FILE.mp4, or a folder of PNG files.",
     ),
 ]
-_FpsFlag = Annotated[
-    float | None, typer.Option("--fps", metavar="N", help="Frames a second.", min=0.1, max=1000)
-]
-_AgainFlag = Annotated[
-    bool,
-    typer.Option("--again", help="Let the environment render though images are stored.", show_default=False),
-]
-_KwargsFlag = Annotated[list[str] | None, typer.Option("--env-kwargs", metavar="KEY=VALUE", help=_KWARGS)]
+_FpsFlag = Annotated[float | None, flag("--fps", metavar="N", text="Frames a second.", min=0.1, max=1000)]
+_AgainFlag = Annotated[bool, flag("--again", text="Let the environment render though images are stored.")]
 
 
 def render(
@@ -45,7 +33,7 @@ def render(
     episode: _EpisodeFlag = 0,
     fps: _FpsFlag = None,
     again: _AgainFlag = False,
-    env_kwargs: _KwargsFlag = None,
+    env_kwargs: KwargsFlag = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
@@ -59,20 +47,15 @@ def render(
 
     kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
     dataset = load(folder)
-    ids = dataset.episodes["episode_id"].to_pylist()
-    if episode not in ids:
-        hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
-        raise UsageError(f"{folder} has no such episode", hint=hint)
+    (place,) = places_of(dataset, folder, range(episode, episode + 1))
     with user_output_on_stderr():
-        rendered = render_episode(
-            dataset, ids.index(episode), output, fps=fps, again=again, env_kwargs=kwargs
-        )
-    other = rendered.difference
+        rendered = render_episode(dataset, place, output, fps=fps, again=again, env_kwargs=kwargs)
+    other, (width, height) = rendered.difference, rendered.size
     rows = {
         "film": rendered.path,
         "episode": episode,
         "shows": rendered.origin,
-        "frames": f"{rendered.frames:,} of {rendered.size[0]} x {rendered.size[1]}, {rendered.fps:g} a second",
+        "frames": f"{rendered.frames:,} of {width} x {height}, {rendered.fps:g} a second",
     }
     if rendered.origin != "stored observations":
         rows["replayed"] = "other observations" if other else "observations and rewards as stored"

@@ -5,15 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import show
 
-_OutputFlag = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="FILE.html", help="The page to write.", show_default=False),
-]
+_OutputFlag = Annotated[Path, flag("--output", "-o", metavar="FILE.html", text="The page to write.")]
 
 
 def write_report(

@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 from rollout_cli.cli.edits import DryRunFlag, OutputFlag, OverwriteFlag, title_of
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import counted, show, showing_progress
 from rollout_cli.errors import UsageError
 
-_PARTS = "The parts, which are folders in that of --output, and their shares, such as train=0.9,test=0.1."
 _PartsFlag = Annotated[
-    str, typer.Option("--parts", "-p", metavar="NAME=SHARE,…", help=_PARTS, show_default=False)
+    str,
+    flag(
+        "--parts",
+        "-p",
+        metavar="NAME=SHARE,…",
+        text="The parts, which are folders in that of --output, and their shares, "
+        "such as train=0.9,test=0.1.",
+    ),
 ]
 _SeedFlag = Annotated[
-    int, typer.Option("--seed", metavar="N", help="Decides which episode is in which part.")
+    int, flag("--seed", metavar="N", text="Decides which episode is in which part.", show_default=True)
 ]
 
 
@@ -40,8 +44,9 @@ def split(
     try:
         shares = {name.strip(): float(share) for name, _, share in pairs}
     except ValueError as error:
-        hint = "for example: train=0.9,test=0.1"
-        raise UsageError(f"--parts must be names and shares, got {parts!r}", hint=hint) from error
+        raise UsageError(
+            f"--parts must be names and shares, got {parts!r}", hint="for example: train=0.9,test=0.1"
+        ) from error
     with showing_progress(quiet=quiet or json) as progress:
         edited = split_dataset(
             load(folder),

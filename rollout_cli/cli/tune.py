@@ -13,8 +13,15 @@ from rollout_cli.cli.output import print_json, print_table, print_text, showing_
 from rollout_cli.cli.streams import user_output_on_stderr
 
 _NAMES = ("workers", "envs per worker", "vectorization", "steps/s", "bare loops", "problem")
-_SECONDS = "How long each choice is measured, once its workers are warm. (default: 3)"
-_Seconds = Annotated[float, shown("--seconds", min=0.05, metavar="SECONDS", text=_SECONDS)]
+_Seconds = Annotated[
+    float,
+    shown(
+        "--seconds",
+        min=0.05,
+        metavar="SECONDS",
+        text="How long each choice is measured, once its workers are warm. (default: 3)",
+    ),
+]
 _QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Print the lines of the fastest choice alone.")]
 
 

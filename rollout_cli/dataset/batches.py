@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.flat import (
     FIELDS,
     Batch,
@@ -22,7 +21,7 @@ from rollout_cli.dataset.flat import (
 )
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import DatasetSchema
-from rollout_cli.episodes.spaces import map_tree
+from rollout_cli.episodes.spaces import Array, map_tree
 
 COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
 """What a batch has, in this order, unless some are chosen."""

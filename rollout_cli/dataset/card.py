@@ -58,7 +58,8 @@ import rollout_cli
 batch = rollout_cli.load("path/to/this/folder")[:10].to_episode_batch()
 ```
 
-Rows, with Hugging Face `datasets`. Its format "numpy" casts float64 to float32; "arrow" leaves all values as they are:
+Rows, with Hugging Face `datasets`. Its format "numpy" casts float64 to float32; "arrow" leaves all values as
+they are:
 
 ```python
 import datasets

@@ -1,4 +1,4 @@
-"""The table of a dataset's episodes: facts as columns, where their rows lie, and the fields of one episode."""
+"""The table of a dataset's episodes: facts as columns, where their rows lie, and an episode's fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import (
     FileId,
     Origin,
@@ -25,8 +24,7 @@ from rollout_cli.dataset.layout import (
 from rollout_cli.dataset.parquet import RowReader, open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, SpaceColumn, SpaceSchema, spec_from_info
 from rollout_cli.dataset.tables import decode_numbers
-from rollout_cli.episodes.batch import Tree
-from rollout_cli.episodes.spaces import map_tree, unflatten
+from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
 from rollout_cli.errors import DatasetFormatError
 
 DATA, EPISODES = "data", "meta/episodes"

@@ -14,8 +14,7 @@ from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.episode_table import DATA, EPISODES, field_columns, field_leaves, runs
 from rollout_cli.dataset.layout import file_name
 from rollout_cli.dataset.rows import Rows
-from rollout_cli.episodes.batch import Tree
-from rollout_cli.episodes.spaces import empty_column, map_tree, unflatten
+from rollout_cli.episodes.spaces import Tree, empty_column, map_tree, unflatten
 from rollout_cli.errors import StorageError
 
 FIELDS = {"observations": "observation", "actions": "action", "rewards": "reward"}
@@ -124,8 +123,10 @@ def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_ro
             for decoded, array in filled:
                 array[targets] = decoded(table)[sources]
     except MemoryError as error:
-        hint = "choose fewer columns, or read batches from the files: dataset.iter_batches(256)"
-        raise StorageError(f"{n_rows:,} rows do not fit into memory: {error}", hint=hint) from error
+        raise StorageError(
+            f"{n_rows:,} rows do not fit into memory: {error}",
+            hint="choose fewer columns, or read batches from the files: dataset.iter_batches(256)",
+        ) from error
     return trees
 
 

@@ -210,8 +210,10 @@ def relabel_dataset(
     """
     if isinstance(reward, str):
         if not is_module_attribute(reward):
-            hint = did_you_mean(reward) or "write module:function, such as mine:reward"
-            raise UsageError(f"{reward!r} names no function", hint=hint)
+            raise UsageError(
+                f"{reward!r} names no function",
+                hint=did_you_mean(reward) or "write module:function, such as mine:reward",
+            )
         source = Source.find(reward, UserCodeError)
         name, function, sha256 = reward, source.load(UserCodeError), source.sha256
     else:
@@ -223,8 +225,13 @@ def relabel_dataset(
 
     if len(dataset):
         _rewards(name, function, dataset[0])  # Before anything is written.
-    options = {"reward": name, "sha256": sha256}
-    made = derivation([dataset], output, operation="relabel", options=options, change=relabel)
+    made = derivation(
+        [dataset],
+        output,
+        operation="relabel",
+        options={"reward": name, "sha256": sha256},
+        change=relabel,
+    )
     return _write([made], writing)[0]
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.batches import Padding, Transitions, Windows, stream_batches
-from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.episode_table import EpisodeTable
 from rollout_cli.dataset.expression import matching
 from rollout_cli.dataset.flat import Batch
@@ -23,7 +22,7 @@ from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.schema import EPISODE_FIELDS
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.spaces import map_tree
+from rollout_cli.episodes.spaces import Array, map_tree
 from rollout_cli.remote import folder_of
 
 _INTEGERS = (int, np.integer)  # A union would be made anew for each episode.
@@ -54,7 +53,8 @@ class Dataset:
 
     `len(dataset)` counts episodes and `dataset[i]` is an `Episode`. `dataset[a:b]`, `dataset[[3, 1]]` and
     `dataset[mask]`, with a bool array of one value an episode, are each a `Dataset` that shares everything
-    with this one. Iterating decodes a row group at a time. A dataset can be pickled; each process then reads by itself.
+    with this one. Iterating decodes a row group at a time. A dataset can be pickled; each process then reads
+    by itself.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -350,7 +350,7 @@ class Episode:
 
 
 class EpisodeInfos(Mapping[str, Array]):
-    """The infos of one group of an episode; a value is read without the others, and keys are read with all."""
+    """The infos of one group of an episode; a value is read without the others, keys are read with all."""
 
     def __init__(self, episode: Episode, group: str) -> None:
         self._episode, self._group = episode, group

@@ -99,8 +99,7 @@ class Derivation:
     def _chunks(self) -> Iterator[Rewritten]:
         for dataset, places in zip(self.inputs, self.places, strict=True):
             for block in dataset.rows.blocks():
-                chunk = self.change(block, block.chunk())
-                yield chunk, 0, places[block.column("source")]
+                yield self.change(block, block.chunk()), 0, places[block.column("source")]
 
 
 def derivation(

@@ -64,9 +64,9 @@ class Rows:
         try:
             return decode_batch(self.spaces, self.steps(), self.ends())
         except MemoryError as error:
-            hint = "read some episodes at a time: dataset[a:b].to_episode_batch()"
             raise StorageError(
-                f"{len(self):,} episodes do not fit into memory: {error}", hint=hint
+                f"{len(self):,} episodes do not fit into memory: {error}",
+                hint="read some episodes at a time: dataset[a:b].to_episode_batch()",
             ) from error
         except (ValueError, KeyError, RecursionError) as error:
             raise DatasetFormatError(f"{self.root} contradicts itself: {error}") from error
@@ -123,8 +123,9 @@ class Rows:
         typed = info_columns_of(self.info["features"])
         names = [other for other in typed if not other.startswith("episode_info.")]
         if name not in names:
-            with_column = ", ".join(names) or "none"
-            raise ValueError(f"no info {name!r} of steps has a column; those that have one: {with_column}")
+            raise ValueError(
+                f"no info {name!r} of steps has a column; those that have one: {', '.join(names) or 'none'}"
+            )
         values, n_rows = self.info_values(group, key), int(self.column("length").sum())
         if values is not None:
             return values

@@ -76,12 +76,15 @@ def _block_stats(rows: Array) -> ColumnStats:
 
 def stats_to_json(stats: TableStats) -> dict[str, Any]:
     """Return the statistics as a document, exactly."""
-    return {column: _named(_FIELDS, own) for column, own in stats.items()}
+    return {column: _named(_FIELDS, fields) for column, fields in stats.items()}
 
 
 def stats_from_json(document: Mapping[str, Any]) -> TableStats:
     """Return the statistics that `stats_to_json` described."""
-    return {column: np.array([own[name] for name in _FIELDS], np.float64) for column, own in document.items()}
+    return {
+        column: np.array([fields[name] for name in _FIELDS], np.float64)
+        for column, fields in document.items()
+    }
 
 
 def _named(names: Sequence[str], fields: Iterable[Array]) -> dict[str, Any]:

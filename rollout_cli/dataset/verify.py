@@ -143,8 +143,9 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
         ["sources"] if any(type(source.get("root_seed")) is not int for source in info["sources"]) else []
     )
     if wrong:
-        what = f"its {wrong[0]} is {info.get(wrong[0])!r}"
-        raise DatasetFormatError(f"{info_path(root)} is damaged: {what}", hint=LOST_INFO)
+        raise DatasetFormatError(
+            f"{info_path(root)} is damaged: its {wrong[0]} is {info.get(wrong[0])!r}", hint=LOST_INFO
+        )
     schema = DatasetSchema.from_info(info)
     data, episodes = (segment_files(root / name, info["partitions"]) for name in ("data", "meta/episodes"))
     report = VerifyReport(root, info, schema, quick, data, episodes)

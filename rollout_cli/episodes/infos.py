@@ -125,10 +125,12 @@ def concatenate_arrays(infos: Sequence[Mapping[str, Array]], sizes: Sequence[int
 
 
 def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
-    known = [column for column in columns if column is not None]
-    first = known[0]
-    is_one_type = all(column.dtype == first.dtype and column.shape[1:] == first.shape[1:] for column in known)
-    is_too_sparse = len(known) < len(columns) and sum(sizes) * first[:1].nbytes > DENSE_BYTES
+    present = [column for column in columns if column is not None]
+    first = present[0]
+    is_one_type = all(
+        column.dtype == first.dtype and column.shape[1:] == first.shape[1:] for column in present
+    )
+    is_too_sparse = len(present) < len(columns) and sum(sizes) * first[:1].nbytes > DENSE_BYTES
     pairs = list(zip(columns, sizes, strict=True))
     if not is_one_type or first.dtype == object or is_too_sparse:
         return np.concatenate([_objects(column, size) for column, size in pairs])
@@ -163,8 +165,8 @@ def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
             dropped.setdefault(key, []).append(rows + offset)
         offset += table.n_rows
     columns = []
-    for (path, kind), found in parts.items():
-        rows, values = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    for (path, kind), chunks in parts.items():
+        rows, values = (np.concatenate(arrays) for arrays in zip(*chunks, strict=True))
         columns.append(InfoColumn(path, kind, None if len(rows) == offset else rows, values))
     return InfoTable(offset, tuple(columns), {key: np.concatenate(rows) for key, rows in dropped.items()})
 
@@ -179,19 +181,19 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
     """
     if (columns_of_one_type := _uniform(infos)) is not None:
         return InfoTable(len(infos), columns_of_one_type)
-    found: dict[tuple[InfoPath, str | None], tuple[list[int], list[Any]]] = {}
+    rows_and_values: dict[tuple[InfoPath, str | None], tuple[list[int], list[Any]]] = {}
     dropped: dict[str, list[int]] = {}
     for row, info in enumerate(infos):
         for path, value in _entries(info) if info else ():
             kind, stored = classify(value)
-            rows, values = found.setdefault((path, kind), ([], []))
+            rows, values = rows_and_values.setdefault((path, kind), ([], []))
             if kind is None or rows[-1:] == [row]:
                 dropped.setdefault(".".join(path), []).append(row)
             else:
                 rows.append(row)
                 values.append(stored)
     columns = []
-    for (path, kind), (rows, values) in found.items():
+    for (path, kind), (rows, values) in rows_and_values.items():
         if kind is None:
             continue
         dtype, shape = (np.dtype(object), ()) if kind in (STRING, JSON) else kind_type(kind)

@@ -76,13 +76,13 @@ def space_leaves(space: Space) -> tuple[Leaf, ...]:
         UnsupportedSpaceError: For spaces without a fixed set of columns (Graph, Sequence, OneOf, unknown
             ones) or any leaf, and for keys that have no UTF-8.
     """
-    found = tuple(_leaves(space, ()))
-    if not found:
+    leaves = tuple(_leaves(space, ()))
+    if not leaves:
         raise UnsupportedSpaceError(
             f"the space {space} has no values: nothing could be stored",
             hint="wrap the environment so that its spaces hold at least one Box, Discrete or other leaf",
         )
-    return found
+    return leaves
 
 
 def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rollout_cli.episodes.batch import Tree
-from rollout_cli.episodes.spaces import space_leaves
+from rollout_cli.episodes.spaces import Tree, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.exporters.format import Array, Export, Format
 from rollout_cli.exporters.hdf5 import hdf5_file

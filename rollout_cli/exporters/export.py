@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from rollout_cli.dataset.staging import staged
+from rollout_cli.dataset.store import staged
 from rollout_cli.errors import UsageError
-from rollout_cli.exporters.flat import FlatSource
 from rollout_cli.exporters.format import Export, Format
 from rollout_cli.exporters.registry import format_named
-from rollout_cli.exporters.source import EpisodeSource
+from rollout_cli.exporters.source import EpisodeSource, FlatSource
 from rollout_cli.remote import folder_of
 
 

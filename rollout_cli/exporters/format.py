@@ -15,8 +15,7 @@ import numpy.typing as npt
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import Leaf, LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
-from rollout_cli.exporters.flat import is_nested
-from rollout_cli.exporters.source import EpisodeSource, blocks, row_bytes
+from rollout_cli.exporters.source import EpisodeSource, blocks, is_nested, row_bytes
 
 Array = npt.NDArray[Any]
 
@@ -137,7 +136,8 @@ class Format:
                     where = f" {leaf.name!r}" if leaf.path else ""
                     raise UnsupportedSpaceError(
                         f"{self.name} does not hold the {type(leaf.space).__name__} space of {what}s{where}",
-                        hint="make it a vector: {set=flatten=true}; or export to minari, which holds all spaces",
+                        hint="make it a vector: {set=flatten=true}; "
+                        "or export to minari, which holds all spaces",
                     )
 
     def losses(self, source: EpisodeSource) -> Iterator[str]:
@@ -189,3 +189,10 @@ def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None
                 f"{name} does not hold a Dict space with the key {key!r}",
                 hint="make the space a vector: {set=flatten=true}; or wrap the environment to rename the key",
             )
+
+
+def at_ends(batch: EpisodeBatch, flags: Array) -> Array:
+    """Return flags of episodes (N,) as flags of steps (T,), set at the last ones."""
+    out = np.zeros(len(batch.rewards), np.bool_)
+    out[np.cumsum(batch.lengths) - 1] = flags
+    return out

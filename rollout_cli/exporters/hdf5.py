@@ -1,13 +1,11 @@
-"""What the HDF5 formats share: a file, trees as groups, and columns that are filled a block at a time."""
+"""What the HDF5 formats share: a file, trees as groups, and arrays with a row a step."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-
-import numpy as np
 
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
@@ -67,20 +65,14 @@ def put_tree(group: Any, name: str, tree: Tree) -> None:
         put_tree(below, key, child)
 
 
-def put_columns(group: Any, total: int, blocks: Iterable[Mapping[str, Array]]) -> None:
-    """Write arrays of `total` rows, a block of rows at a time."""
-    start = 0
-    for block in blocks:
-        stop = start + max(map(len, block.values()))
-        for name, values in block.items():
-            if name not in group:
-                group.create_dataset(name, (total, *values.shape[1:]), values.dtype)
-            group[name][start:stop] = values
-        start = stop
-
-
-def at_ends(batch: EpisodeBatch, flags: Array) -> Array:
-    """Return flags of episodes (N,) as flags of steps (T,), set at the last ones."""
-    out = np.zeros(len(batch.rewards), np.bool_)
-    out[np.cumsum(batch.lengths) - 1] = flags
-    return out
+def write_columns(export: Export, columns: Callable[[EpisodeBatch], Mapping[str, Array]]) -> None:
+    """Write a file of arrays with a row a step, many episodes at a time; `columns` gives those of a batch."""
+    n_steps, start = int(export.lengths.sum()), 0
+    with hdf5_file(export) as file:
+        for batch in export.blocks():
+            stop = start + len(batch.rewards)
+            for name, values in columns(batch).items():
+                if name not in file:
+                    file.create_dataset(name, (n_steps, *values.shape[1:]), values.dtype)
+                file[name][start:stop] = values
+            start = stop

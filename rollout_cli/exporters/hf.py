@@ -13,10 +13,8 @@ from rollout_cli.dataset.convert import encode_tensor
 from rollout_cli.dataset.schema import SpaceColumn, space_columns
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
 from rollout_cli.episodes.spaces import Space, tree_leaves
-from rollout_cli.exporters.format import ALL, Array, Export, Format
-from rollout_cli.exporters.hdf5 import at_ends
-from rollout_cli.exporters.hub import encode_images, is_image, write_card
-from rollout_cli.exporters.parquet import ParquetFiles
+from rollout_cli.exporters.format import ALL, Array, Export, Format, at_ends
+from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
 
 _FRONT_MATTER = """\
 configs:

@@ -1,4 +1,7 @@
-"""The trajectories of `imitation`: https://imitation.readthedocs.io/en/latest/main-concepts/trajectories.html."""
+"""The trajectories of `imitation`.
+
+They are described at https://imitation.readthedocs.io/en/latest/main-concepts/trajectories.html.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,12 @@ def write(export: Export) -> None:
     }
     (export.path / "state.json").write_text(json.dumps(state))
     # Without features, readers take those of the Arrow file, whatever their own version calls them.
-    about = {"description": f"Episodes of {export.env_id}. Not held: {'; '.join(export.losses)}."}
-    (export.path / "dataset_info.json").write_text(json.dumps(about))
+    description = f"Episodes of {export.env_id}. Not held: {'; '.join(export.losses)}."
+    (export.path / "dataset_info.json").write_text(json.dumps({"description": description}))
 
 
 def _table(batch: EpisodeBatch) -> pa.Table:
-    """Return a row an episode; `infos` are texts as jsonpickle writes them, and the last one says how it ended."""
+    """Return a row an episode; `infos` are texts as jsonpickle writes them, the last with how it ended."""
     observations = np.insert(batch.observations, np.cumsum(batch.lengths), batch.last_observations, axis=0)
     infos = np.full(len(batch.rewards), "{}", object)
     infos[np.cumsum(batch.lengths) - 1] = [

@@ -18,10 +18,8 @@ from rollout_cli.dataset.stats import ColumnStats, column_stats, merged
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import Leaf, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
-from rollout_cli.exporters.format import ALL, Array, Export, Format, check_keys
-from rollout_cli.exporters.hdf5 import at_ends
-from rollout_cli.exporters.hub import encode_images, is_image, write_card
-from rollout_cli.exporters.parquet import ParquetFiles
+from rollout_cli.exporters.format import ALL, Array, Export, Format, at_ends, check_keys
+from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
 
 _FILES_PER_CHUNK = 1000
 _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
@@ -184,12 +182,12 @@ def _described(column: _Column, values: ColumnStats, steps: int) -> dict[str, An
     """Return the statistics of a column as LeRobot has them: those of images are (channels, 1, 1)."""
     count, low, high, mean, m2 = values
     shape = (-1, 1, 1) if column.kind == "image" else column.values.shape[1:] or (1,)
-    found = {"min": low, "max": high, "mean": mean, "std": np.sqrt(m2 / np.maximum(count, 1))}
-    return {name: each.reshape(shape).tolist() for name, each in found.items()} | {"count": [steps]}
+    named = {"min": low, "max": high, "mean": mean, "std": np.sqrt(m2 / np.maximum(count, 1))}
+    return {name: each.reshape(shape).tolist() for name, each in named.items()} | {"count": [steps]}
 
 
 def _write_tables(export: Export, files: Array, task: str) -> None:
-    """Write the tables of episodes, whose data are in the files of these numbers (N,), and of the one task."""
+    """Write the tables of episodes, whose data are in the files of these numbers (N,), and of the task."""
     lengths, zeros = export.lengths, np.zeros(len(files), np.int64)
     stops = np.cumsum(lengths)
     chunk, file = np.divmod(files, _FILES_PER_CHUNK)

@@ -60,10 +60,14 @@ def format_named(name: str) -> Format:
         hint = f"the formats are {', '.join(names)}" + "".join(f"; did you mean {each}?" for each in close)
         raise UsageError(f"there is no format {name!r}", hint=hint)
     try:
-        found = added[name].load()
+        added_format = added[name].load()
     except Exception as error:
-        text = f"the format {name} cannot be loaded from {added[name].value}: {first_line(error)}"
-        raise UsageError(text, hint="mend or remove the package that adds it") from error
-    if not isinstance(found, Format):
-        raise UsageError(f"{added[name].value} is a {type(found).__name__}, and no format for {name!r}")
-    return found
+        raise UsageError(
+            f"the format {name} cannot be loaded from {added[name].value}: {first_line(error)}",
+            hint="mend or remove the package that adds it",
+        ) from error
+    if not isinstance(added_format, Format):
+        raise UsageError(
+            f"{added[name].value} is a {type(added_format).__name__}, and no format for {name!r}"
+        )
+    return added_format

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.episodes.batch import Tree
-from rollout_cli.episodes.spaces import map_tree
+from rollout_cli.episodes.spaces import Tree, map_tree
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters.format import ALL, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles
@@ -34,9 +33,9 @@ def write(export: Export) -> None:
         items: list[bytes] = []
         for at, episode in enumerate(export.source):
             items.append(msgpack.packb(_state(episode, at), default=msgpack_numpy.encode))
-            if len(items[-1]) > _MOST_BYTES:
+            if (n_bytes := len(items[-1])) > _MOST_BYTES:
                 raise UsageError(
-                    f"rllib does not hold episode {at}: it has {len(items[-1]):,} bytes, over {_MOST_BYTES:,}",
+                    f"rllib does not hold episode {at}: it has {n_bytes:,} bytes, over {_MOST_BYTES:,}",
                     hint="let RLlib read the dataset itself: docs/use/rllib.md",
                 )
             if sum(map(len, items)) >= _ROW_GROUP_BYTES:

@@ -8,8 +8,7 @@ from operator import itemgetter
 import numpy as np
 from gymnasium import spaces
 
-from rollout_cli.episodes.batch import Tree
-from rollout_cli.episodes.spaces import map_tree
+from rollout_cli.episodes.spaces import Tree, map_tree
 from rollout_cli.exporters.format import Array, Export, Format
 from rollout_cli.exporters.hdf5 import hdf5_file, put_tree
 from rollout_cli.exporters.source import with_last
@@ -21,8 +20,8 @@ _GYM = 2
 def write(export: Export) -> None:
     """Write a group an episode, whose observations are named by the keys of their Dict space.
 
-    The parts of a Tuple are named by their positions. All other observations are called `flat`, as robomimic's
-    own environments of gym call them.
+    The parts of a Tuple are named by their positions. All other observations are called `flat`, as
+    robomimic's own environments of gym call them.
     """
     env = {"env_name": export.env_id, "env_type": _GYM, "env_kwargs": export.env_kwargs}
     with hdf5_file(export) as file:

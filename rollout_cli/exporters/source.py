@@ -1,52 +1,27 @@
-"""What exporters read: the episodes of a dataset, or of a batch in memory."""
+"""What exporters read: the episodes of a dataset, or the same with their spaces made flat."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
+from gymnasium import spaces
 
+from rollout_cli.dataset.reader import Episode
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, derive_step_types
-from rollout_cli.episodes.spaces import SpaceRows, map_tree, space_leaves
-
-Array = npt.NDArray[Any]
+from rollout_cli.episodes.spaces import Array, Leaf, Space, SpaceRows, map_tree, space_leaves, tree_leaves
+from rollout_cli.errors import UsageError
 
 _BLOCK_BYTES = 32 << 20
 """The observations and actions that are in memory together; an episode is held whole, however long it is."""
 
 
-class EpisodeLike(Protocol):
-    """One episode; the attributes are those of `rollout_cli.dataset.reader.Episode`."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def terminated(self) -> bool: ...
-    @property
-    def truncated(self) -> bool: ...
-    @property
-    def observations(self) -> Tree: ...
-    @property
-    def actions(self) -> Tree: ...
-    @property
-    def rewards(self) -> Array: ...
-    @property
-    def last_observation(self) -> Tree: ...
-    @property
-    def batch(self) -> EpisodeBatch: ...
-    def __len__(self) -> int: ...
-
-
 class EpisodeSource(Protocol):
-    """Whole episodes, and where they came from: a `Dataset`, or a `MemoryDataset`."""
+    """Whole episodes, and where they came from: a `Dataset`, or what another source makes of one."""
 
     @property
     def env_spec(self) -> EnvSpec: ...
@@ -58,7 +33,7 @@ class EpisodeSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MemoryEpisode:
-    """One episode whose fields are in memory."""
+    """One episode whose fields are in memory, with the attributes of a dataset's `Episode`."""
 
     id: int
     number: int
@@ -80,31 +55,7 @@ class MemoryEpisode:
         return self.recorded if isinstance(self.recorded, EpisodeBatch) else self.recorded.batch
 
 
-class MemoryDataset:
-    """The episodes of a batch; `info` is what a dataset's info.json would say of where they came from."""
-
-    def __init__(self, batch: EpisodeBatch, info: Mapping[str, Any] | None = None) -> None:
-        self._batch = batch
-        self.env_spec = batch.env_spec
-        self.info: Mapping[str, Any] = {"sources": [], "derived": []} if info is None else info
-
-    def __len__(self) -> int:
-        return len(self._batch)
-
-    def __iter__(self) -> Iterator[MemoryEpisode]:
-        for at, batch in enumerate(self._batch.split()):
-            yield MemoryEpisode(
-                id=at,
-                number=int(batch.numbers[0]),
-                seed=int(batch.seeds[0]),
-                terminated=bool(batch.terminated[0]),
-                truncated=bool(batch.truncated[0]),
-                observations=batch.observations,
-                actions=batch.actions,
-                rewards=batch.rewards,
-                last_observation=map_tree(itemgetter(0), batch.last_observations),
-                recorded=batch,
-            )
+EpisodeLike = Episode | MemoryEpisode
 
 
 def with_last(values: Array, last: Any) -> Array:
@@ -114,8 +65,8 @@ def with_last(values: Array, last: Any) -> Array:
 
 def row_bytes(spec: EnvSpec) -> int:
     """Return the bytes of an observation and an action, texts not counted."""
-    spaces = (spec.observation_space, spec.action_space)
-    return sum(leaf.row_bytes for space in spaces for leaf in space_leaves(space))
+    leaves = (*space_leaves(spec.observation_space), *space_leaves(spec.action_space))
+    return sum(leaf.row_bytes for leaf in leaves)
 
 
 def blocks(source: EpisodeSource) -> Iterator[EpisodeBatch]:
@@ -159,4 +110,89 @@ def _joined(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBatch:
         truncated=truncated,
         numbers=np.array([each.number for each in episodes], np.int64),
         seeds=np.array([each.seed for each in episodes], np.int64),
+    )
+
+
+class FlatSource:
+    """The episodes of a source; Dict, Tuple and Text are vectors, as `gymnasium.spaces.flatten` makes them.
+
+    The leaves of Dict and Tuple lie side by side. One of choices (Discrete, MultiDiscrete) has a number for
+    each choice, 1 for the one that was made. A text is the places of its characters in its space's alphabet.
+    All other spaces stay as they are.
+    """
+
+    def __init__(self, source: EpisodeSource) -> None:
+        self._source, self.info = source, source.info
+        spec = source.env_spec
+        self.env_spec = replace(
+            spec,
+            observation_space=_flat_space(spec.observation_space),
+            action_space=_flat_space(spec.action_space),
+        )
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __iter__(self) -> Iterator[EpisodeLike]:
+        spec, flat = self._source.env_spec, self.env_spec
+        observe = partial(_flat, spec.observation_space, flat.observation_space)
+        for episode in self._source:
+            last = map_tree(lambda value: np.asarray(value)[None], episode.last_observation)
+            yield MemoryEpisode(
+                id=episode.id,
+                number=episode.number,
+                seed=episode.seed,
+                terminated=episode.terminated,
+                truncated=episode.truncated,
+                observations=observe(episode.observations),
+                actions=_flat(spec.action_space, flat.action_space, episode.actions),
+                rewards=episode.rewards,
+                last_observation=map_tree(itemgetter(0), observe(last)),
+                recorded=episode,
+            )
+
+
+def is_nested(space: Space) -> bool:
+    """Return whether a space has more than one leaf, or names for them."""
+    return isinstance(space, spaces.Dict | spaces.Tuple)
+
+
+def _flat_space(space: Space) -> Space:
+    return spaces.flatten_space(space) if _changes(space) else space
+
+
+def _changes(space: Space) -> bool:
+    return is_nested(space) or isinstance(space, spaces.Text)
+
+
+def _flat(space: Space, flat_space: Space, tree: Tree) -> Tree:
+    """Return values (T, *shape) of a space as those of its flat form."""
+    if not _changes(space):
+        return tree
+    parts = map(_side_by_side, space_leaves(space), tree_leaves(tree))
+    return np.concatenate(list(parts), axis=1, dtype=flat_space.dtype)
+
+
+def _side_by_side(leaf: Leaf, values: Array) -> Array:
+    """Return the values (T, *shape) of a leaf as (T, n)."""
+    space: Any = leaf.space
+    if leaf.kind == "text":
+        try:
+            return np.array([spaces.flatten(space, text) for text in values])
+        except (KeyError, IndexError) as error:
+            raise _outside(leaf) from error
+    if leaf.kind not in {"discrete", "multi_discrete"}:
+        return values.reshape(len(values), -1)
+    counts = np.ravel(space.n if leaf.kind == "discrete" else space.nvec)
+    chosen = (values - space.start).reshape(len(values), -1)
+    if ((chosen < 0) | (chosen >= counts)).any():
+        raise _outside(leaf)
+    return np.concatenate([chosen[:, [at]] == np.arange(count) for at, count in enumerate(counts)], axis=1)
+
+
+def _outside(leaf: Leaf) -> UsageError:
+    where = f" {leaf.name!r}" if leaf.path else ""
+    return UsageError(
+        f"some value of the {type(leaf.space).__name__} space{where} is outside of it: it has no flat form",
+        hint="leave these episodes out: rollout verify names the columns",
     )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rollout_cli.episodes.batch import EpisodeBatch
-from rollout_cli.exporters.format import Array, Export, Format
-from rollout_cli.exporters.hdf5 import at_ends, hdf5_file, put_columns
+from rollout_cli.exporters.format import Array, Export, Format, at_ends
+from rollout_cli.exporters.hdf5 import write_columns
 
 
 def write(export: Export) -> None:
     """Write one column an argument of `from_data`, and nothing that a reader would have to unpickle."""
-    with hdf5_file(export) as file:
-        put_columns(file, int(export.lengths.sum()), map(_columns, export.blocks()))
+    write_columns(export, _columns)
 
 
 def _columns(batch: EpisodeBatch) -> Mapping[str, Array]:

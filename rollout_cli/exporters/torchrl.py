@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
-from rollout_cli.exporters.format import Array, Export, Format, check_keys
-from rollout_cli.exporters.hdf5 import at_ends
+from rollout_cli.exporters.format import Array, Export, Format, at_ends, check_keys
 
 Key = tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""Zarr's version 2, as Diffusion Policy's ReplayBuffer lays it out: https://diffusion-policy.cs.columbia.edu."""
+"""Zarr's version 2, laid out as Diffusion Policy's ReplayBuffer: https://diffusion-policy.cs.columbia.edu."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ import numpy as np
 from rollout_cli.dataset.schema import space_columns
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
 from rollout_cli.episodes.spaces import Space, tree_leaves
-from rollout_cli.exporters.format import Array, Export, Format, check_keys
-from rollout_cli.exporters.hdf5 import at_ends
+from rollout_cli.exporters.format import Array, Export, Format, at_ends, check_keys
 
 _CHUNK_BYTES = 8 << 20
 
 
 def write(export: Export) -> None:
-    """Write a group `data` of arrays with a row a step, and a group `meta` of arrays with a row an episode."""
+    """Write a group `data` of arrays with a row a step, and a group `meta` with a row an episode."""
     check_keys("zarr", export.env_spec)
     steps, episodes = int(export.lengths.sum()), len(export.lengths)
     arrays: dict[str, _ChunkedArray] = {}
@@ -38,8 +37,7 @@ def write(export: Export) -> None:
         array.close()
     for group in (export.path, export.path / "data", export.path / "meta"):
         (group / ".zgroup").write_text(json.dumps({"zarr_format": 2}))
-    attributes = {"env": export.env_id, "not_held": list(export.losses)}
-    (export.path / ".zattrs").write_text(json.dumps(attributes))
+    (export.path / ".zattrs").write_text(json.dumps({"env": export.env_id, "not_held": list(export.losses)}))
 
 
 def _arrays(batch: EpisodeBatch) -> Iterator[tuple[str, Array]]:

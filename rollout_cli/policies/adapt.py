@@ -60,27 +60,29 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
 
 def policy_class(policy: Any) -> str:
     """Return the dotted name of the user's own class or function behind `policy`, for the record."""
-    own = policy.wrapped if isinstance(policy, AdaptedPolicy) and policy.wrapped is not None else policy
-    kind = own if inspect.isroutine(own) or inspect.isclass(own) else type(own)
+    users_own = policy.wrapped if isinstance(policy, AdaptedPolicy) and policy.wrapped is not None else policy
+    kind = users_own if inspect.isroutine(users_own) or inspect.isclass(users_own) else type(users_own)
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def instantiate(found: Any, env_spec: EnvSpec) -> Any:
+def instantiate(candidate: Any, env_spec: EnvSpec) -> Any:
     """Return the policy object of a pickle or `module:attr`: itself, or what the class or factory makes.
 
     A class or factory is called with the `EnvSpec` where it has an argument `env_spec`, else with nothing;
     where it raises, that is a PolicyLoadError. A function that has no such argument and needs another is
     itself a policy.
     """
-    takes_spec = _takes_keyword(found, "env_spec", by_name=True)
-    if not inspect.isclass(found):
-        is_factory = callable(found) and (takes_spec or _takes_positional(found, 0))
-        verbs = [own_method(found, verb) for verb in ("get_action", "get_actions", "predict")]
-        if not is_factory or any(verbs) or is_torch_module(found):
-            return found
-    given = "with the EnvSpec" if takes_spec else "without arguments"
-    with reporting(PolicyLoadError, f"{getattr(found, '__qualname__', repr(found))}, called {given}, failed"):
-        return found(env_spec=env_spec) if takes_spec else found()
+    takes_spec = _takes_keyword(candidate, "env_spec", by_name=True)
+    if not inspect.isclass(candidate):
+        is_factory = callable(candidate) and (takes_spec or _takes_positional(candidate, 0))
+        verbs = [own_method(candidate, verb) for verb in ("get_action", "get_actions", "predict")]
+        if not is_factory or any(verbs) or is_torch_module(candidate):
+            return candidate
+    how = "with the EnvSpec" if takes_spec else "without arguments"
+    with reporting(
+        PolicyLoadError, f"{getattr(candidate, '__qualname__', repr(candidate))}, called {how}, failed"
+    ):
+        return candidate(env_spec=env_spec) if takes_spec else candidate()
 
 
 def _takes_positional(function: Callable[..., Any], count: int) -> bool:
@@ -205,9 +207,9 @@ class _CompletedPolicy(AdaptedPolicy):
 
 
 def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
-    given = f"({', '.join(map(named, result))})" if isinstance(result, tuple) else named(result)
+    result_text = f"({', '.join(map(named, result))})" if isinstance(result, tuple) else named(result)
     return PolicyError(
-        f"{what} gave {given}, expected the pair ({noun}, info), where info is a dictionary",
+        f"{what} gave {result_text}, expected the pair ({noun}, info), where info is a dictionary",
         hint=f"return ({noun}, {{}}) for no info",
     )
 
@@ -239,13 +241,13 @@ def _check_infos(what: str, infos: Mapping[str, Any], n_rows: int, prefix: str =
 def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "") -> None:
     try:
         # A text has a length, and a set no order.
-        given: int | str = f"{named(column)} as the" if isinstance(column, str | bytes | set) else len(column)
+        count: int | str = f"{named(column)} as the" if isinstance(column, str | bytes | set) else len(column)
     except TypeError:
-        given = f"{named(column)} as the"
-    if given != n_rows:
+        count = f"{named(column)} as the"
+    if count != n_rows:
         noun = f"{noun}{key!r}" if key else noun
         raise PolicyError(
-            f"{what} gave {given} {noun} for {n_rows} observations",
+            f"{what} gave {count} {noun} for {n_rows} observations",
             hint="return arrays with one row an observation, masked where a row has no value",
         )
 

@@ -26,7 +26,7 @@ _DELEGATED = ("reset", "get_param_values", "set_param_values")
 
 
 class _Exploring(AdaptedPolicy):
-    """A policy around another one. At every step it draws a sample of a space, whether it uses that or not."""
+    """A policy around another one; at every step it draws a sample of a space, used or not."""
 
     def __init__(self, inner: AdaptedPolicy, stream: str, drawn: spaces.Space[Any]) -> None:
         super().__init__(inner if inner.wrapped is None else inner.wrapped)
@@ -120,7 +120,7 @@ class NoisyPolicy(_Exploring):
 
 @dataclass(frozen=True, slots=True)
 class ExploringSource:
-    """A source whose policy explores as a run asks; None for no such exploration. Its record is the inner one's."""
+    """A source whose policy explores as a run asks, None for not at all; its record is the inner one's."""
 
     source: PolicySource
     epsilon: float | None

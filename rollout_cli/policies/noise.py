@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.episodes.spaces import Array
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import draw_root_seed
 
-Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 

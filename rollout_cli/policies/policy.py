@@ -91,8 +91,8 @@ class AdaptedPolicy(Policy):
 
     def __init__(self, wrapped: Any = None) -> None:
         self.wrapped = wrapped  # The user's own object; None of a built-in policy.
-        found = (verbs for verbs in _PARAMETER_VERBS if all(own_method(wrapped, verb) for verb in verbs))
-        self._parameter_verbs = next(found, None)
+        verb_pairs = (verbs for verbs in _PARAMETER_VERBS if all(own_method(wrapped, verb) for verb in verbs))
+        self._parameter_verbs = next(verb_pairs, None)
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
         raise PolicyError(

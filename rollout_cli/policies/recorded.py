@@ -26,7 +26,7 @@ class RecordedSource:
         path: The dataset's absolute path, or its URI.
         action_space: The space that the actions are of.
         root_seeds: Those of the runs that its episodes come from, in order.
-        steps: By the seed that a policy gets for an episode, the first step of that one, and one past its last.
+        steps: By the seed that a policy gets for an episode, its first step, and one past its last.
         columns: The actions of all steps, an array (T, *shape) a leaf.
     """
 
@@ -49,14 +49,15 @@ class RecordedSource:
         root_seed = self.root_seeds[0] if asked is None else asked
         if root_seed not in self.root_seeds or (asked is None and len(self.root_seeds) > 1):
             run = "no seed is given" if asked is None else f"the run has {asked}"
+            seeds = " or ".join(map(str, self.root_seeds))
             raise UsageError(
-                f"the episodes of {self.path} have the root seed {' or '.join(map(str, self.root_seeds))}, and {run}",
+                f"the episodes of {self.path} have the root seed {seeds}, and {run}",
                 hint=f"number and root seed decide how an episode begins: {{seed={self.root_seeds[0]}}}",
             )
         return root_seed
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RecordedPolicy:  # noqa: ARG002
-        """Return the policy, which has nothing to draw; PolicyLoadError where the action space is another one."""
+        """Return the policy, which draws nothing; PolicyLoadError where the action space is another one."""
         if env_spec.action_space != self.action_space:
             raise PolicyLoadError(
                 f"the actions in {self.path} are of {self.action_space}, "
@@ -86,9 +87,10 @@ class RecordedPolicy(AdaptedPolicy):
     def seed(self, seed: int) -> None:
         """Begin an episode; PolicyError where the dataset does not have it."""
         if seed not in self._source.steps:
+            seeds = f"{{seed={self._source.root_seeds[0]}}}"
             raise PolicyError(
                 f"{self._source.path} has no episode of this number and of the run's root seed",
-                hint=f"ask for numbers that it has: {{episodes=A:B}}, with {{seed={self._source.root_seeds[0]}}}",
+                hint=f"ask for numbers that it has: {{episodes=A:B}}, with {seeds}",
             )
         start, stop = self._source.steps[seed]
         # Copied, since an environment may write into the action that it gets.

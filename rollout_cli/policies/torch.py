@@ -117,16 +117,16 @@ def _sample(distribution: Any, numbers: RowNoise, shape: tuple[int, ...]) -> Any
     generator.
     """
     torch: Any = sys.modules["torch"]
-    known = torch.distributions
+    distributions = torch.distributions
     kind = type(distribution)  # Not isinstance, for a subclass may sample in a way of its own.
-    if kind is known.Independent:
+    if kind is distributions.Independent:
         return _sample(distribution.base_dist, numbers, shape)
-    if kind is known.TransformedDistribution:
+    if kind is distributions.TransformedDistribution:
         value = _sample(distribution.base_dist, numbers, shape)
         for transform in distribution.transforms:
             value = transform(value)
         return value
-    if kind is known.Normal and distribution.loc.shape == (len(numbers), *shape):
+    if kind is distributions.Normal and distribution.loc.shape == (len(numbers), *shape):
         noise = torch.from_numpy(numbers.next().reshape(distribution.loc.shape))
         return distribution.loc + distribution.scale * noise.to(distribution.loc)
     return distribution.sample()

@@ -115,11 +115,11 @@ def _of_column(
     )
     for at, index in enumerate(np.ndindex(shape)):
         low, high = (float(np.broadcast_to(bound, shape)[index]) + 0.0 for bound in (lows, highs))  # No -0.
-        known: dict[str, Any] = _observed(numbers[:, at], low, high) | {"missing": missing}
+        facts: dict[str, Any] = _observed(numbers[:, at], low, high) | {"missing": missing}
         if exact[0].shape == shape:
-            known |= {key: float(field[index]) for key, field in zip(_STATS, exact, strict=True)}
+            facts |= {key: float(field[index]) for key, field in zip(_STATS, exact, strict=True)}
         indices = f"[{', '.join(map(str, index))}]" if index else ""
-        yield Dimension(name + indices, (low, high), **known)
+        yield Dimension(name + indices, (low, high), **facts)
 
 
 def _observed(values: Array, low: float, high: float) -> dict[str, Any]:

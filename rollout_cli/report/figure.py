@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rollout_cli.dataset.staging import staged
+from rollout_cli.dataset.store import staged
 from rollout_cli.errors import UsageError
 from rollout_cli.loading import needing
 from rollout_cli.report.charts import Bars, Chart, Profiles, Ranges
 
 SUFFIXES = (".png", ".svg")
-_COLOUR, _COLUMNS, _DOTS = "#3b6fb6", 3, 144
+_COLOUR, _COLUMNS, _DOTS, _SHORT_LABEL = "#3b6fb6", 3, 144, 3
 
 
 def write_figure(charts: Sequence[Chart], path: Path) -> None:
@@ -67,7 +67,8 @@ def _one(axes: Any, chart: Bars | Ranges) -> None:
         axes.set_xticks(places, chart.labels, rotation=90)
         return
     axes.bar(chart.labels, chart.counts, width=0.95, color=_COLOUR)
-    axes.tick_params(axis="x", rotation=90 if max(map(len, chart.labels), default=0) > 3 else 0)  # noqa: PLR2004
+    is_wide = any(len(label) > _SHORT_LABEL for label in chart.labels)
+    axes.tick_params(axis="x", rotation=90 if is_wide else 0)
 
 
 def _profiles(part: Any, chart: Profiles) -> None:

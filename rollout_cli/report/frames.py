@@ -1,4 +1,4 @@
-"""Pictures: observations that are images, PNG files of them, and films: GIF, MP4, or a folder of PNG files."""
+"""Pictures: observations that are images, PNG files of them, and films: GIF, MP4, or a folder of PNGs."""
 
 from __future__ import annotations
 

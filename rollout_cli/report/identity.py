@@ -142,8 +142,8 @@ def end_of(episode: Mapping[str, Any]) -> str:
 @np.errstate(all="ignore")  # Returns may be infinite.
 def figures(values: Array) -> dict[str, float]:
     """Return mean, standard deviation and extremes of some numbers, at least one."""
-    found = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
-    return {name: float(value) for name, value in found.items()}
+    numbers = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def spread(values: Array) -> str:

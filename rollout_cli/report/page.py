@@ -15,8 +15,8 @@ import numpy as np
 from rollout_cli.dataset.card import dataset_name
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import SpaceColumn
-from rollout_cli.dataset.staging import staged
 from rollout_cli.dataset.stats import MAX_ELEMENTS, Anomaly
+from rollout_cli.dataset.store import staged
 from rollout_cli.errors import UsageError
 from rollout_cli.loading import printable
 from rollout_cli.report import svg
@@ -40,8 +40,10 @@ def write_report(dataset: Dataset, path: Path) -> int:
         UsageError: If its name does not end in .html, or the dataset has no episode.
     """
     if path.suffix not in (".html", ".htm"):
-        hint = "name a page: {output=" + str(path.with_suffix(".html")) + "}"
-        raise UsageError(f"{path} does not end in .html", hint=hint)
+        raise UsageError(
+            f"{path} does not end in .html",
+            hint="name a page: {output=" + str(path.with_suffix(".html")) + "}",
+        )
     if not len(dataset):
         raise UsageError("there is no episode to report on", hint="choose another dataset")
     with staged(path) as place:
@@ -66,7 +68,8 @@ def page(dataset: Dataset) -> str:
         tag("h2", "How it was made") + _pairs(identity(dataset, facts)),
         *_loading(dataset),
     ]
-    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>\n'
+    body = tag("body", tag("main", "".join(parts)))
+    return f'<!doctype html><html lang="en"><head>{head}</head>{body}</html>\n'
 
 
 def _safe(text: object) -> str:
@@ -151,19 +154,19 @@ def _episodes(dataset: Dataset) -> Iterator[str]:
     chosen = {"Worst": order[0], "Median": order[len(order) // 2], "Best": order[-1]}
     yield tag("h2", "Best, median and worst episode")
     for name, place in reversed(chosen.items()):
-        one = dataset[[int(place)]]
-        facts = one[0].facts
+        episode = dataset[[int(place)]]
+        facts = episode[0].facts
         what = f"{facts['length']:,} steps, return {facts['return']:.6g}, {end_of(facts)}"
         title = tag("b", name) + _safe(f": episode {facts['episode_id']}, {what}, seed {facts['seed']}")
-        yield tag("figure", tag("figcaption", title) + (_strip(one) or _lines(one)), class_="episode")
+        yield tag("figure", tag("figcaption", title) + (_strip(episode) or _lines(episode)), class_="episode")
 
 
-def _strip(one: Dataset) -> str:
+def _strip(episode: Dataset) -> str:
     """Return some frames of an episode side by side; nothing where observations are no images."""
-    column = image_column(one)
+    column = image_column(episode)
     if column is None:
         return ""
-    table = one.rows.some_steps(_FRAMES, ("step", column.name), n_runs=_FRAMES)
+    table = episode.rows.some_steps(_FRAMES, ("step", column.name), n_runs=_FRAMES)
     pictures = []
     for step, image in zip(table["step"].to_pylist(), column.decode(table), strict=True):
         frame = as_frame(image)
@@ -175,11 +178,11 @@ def _strip(one: Dataset) -> str:
     return tag("div", "".join(pictures), class_="strip")
 
 
-def _lines(one: Dataset) -> str:
+def _lines(episode: Dataset) -> str:
     """Return the first numbers of an episode's observations and actions over its steps."""
-    columns = [*one.rows.spaces.observation, *one.rows.spaces.action]
+    columns = [*episode.rows.spaces.observation, *episode.rows.spaces.action]
     small = [column for column in columns if _is_small(column)]
-    table = one.rows.some_steps(_POINTS, ("step", *(column.name for column in small)), n_runs=_POINTS)
+    table = episode.rows.some_steps(_POINTS, ("step", *(column.name for column in small)), n_runs=_POINTS)
     steps, series = table["step"].to_numpy(), {}
     for column in small:
         values = column.decode(table).astype(np.float64).reshape(len(steps), -1)
@@ -197,9 +200,9 @@ def _is_small(column: SpaceColumn) -> bool:
 
 
 def _anomalies(facts: Mapping[str, Any]) -> Iterator[str]:
-    found = [str(Anomaly(**each)) for each in facts["anomalies"]]
+    anomalies = [str(Anomaly(**each)) for each in facts["anomalies"]]
     dropped = [f"{name} was dropped from {count:,} rows" for name, count in facts["dropped_infos"].items()]
-    if lines := [*found, *dropped]:
+    if lines := [*anomalies, *dropped]:
         yield tag("h2", "What a reader should know") + _list(lines)
 
 

@@ -3,8 +3,8 @@
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --muted: #5b6675; --line: #d9dee6; --back: #ffffff;
   --card: #f5f7fa; --accent: #2f6fb7; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ee; --muted: #9aa6b5; --line: #38414e; --back: #14181e;
-  --card: #1c222b; --accent: #7fb2ec; } }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ee; --muted: #9aa6b5; --line: #38414e;
+  --back: #14181e; --card: #1c222b; --accent: #7fb2ec; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
 main { max-width: 72rem; margin: 0 auto; padding: 1rem; }
@@ -14,7 +14,8 @@ h3 { font-size: 1rem; margin: 1.2rem 0 0.3rem; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: 0.6rem; margin: 0; }
 .tiles div { background: var(--card); border-radius: 6px; padding: 0.5rem 0.8rem; }
 dt { color: var(--muted); font-size: 0.8rem; } dd { margin: 0; font-size: 1.15rem; font-weight: 600; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 0.8rem; }
+.figures { display: grid; gap: 0.8rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
 figure { margin: 0; background: var(--card); border-radius: 6px; padding: 0.8rem; min-width: 0; }
 figure.episode { margin-bottom: 0.8rem; }
 figcaption { font-size: 0.85rem; color: var(--muted); margin-bottom: 0.4rem; overflow-wrap: anywhere; }
@@ -34,7 +35,8 @@ svg { display: block; } svg text { font-size: 12px; fill: var(--muted); }
 .strip span { text-align: center; } .strip img { display: block; image-rendering: pixelated; width: 96px; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; }
-th, td { padding: 0.25rem 0.6rem; text-align: left; border-bottom: 1px solid var(--line); vertical-align: middle; }
+th, td { padding: 0.25rem 0.6rem; text-align: left; vertical-align: middle;
+  border-bottom: 1px solid var(--line); }
 .columns th, .columns td { white-space: nowrap; } thead th { color: var(--muted); font-weight: 500; }
 .columns { width: 100%; }
 .number, .columns thead th.number { text-align: right; font-variant-numeric: tabular-nums; }

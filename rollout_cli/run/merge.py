@@ -157,11 +157,11 @@ def _shard(dataset: Dataset) -> _Shard:
     path, source = dataset.path, collected_source(dataset.info)
     config = CollectConfig(**recorded_values(source), output=path)
     if dataset.info["status"] != "complete":
-        message = f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}"
-        hint = (
-            f"finish it: `rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
+        raise UsageError(
+            f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}",
+            hint=f"finish it: `rollout {config.command}` with {{resume=True}} "
+            f"{{output={json.dumps(str(path))}}}",
         )
-        raise UsageError(message, hint=hint)
     return _Shard(dataset, config, source)
 
 
@@ -217,10 +217,10 @@ def _changes(
             name for name in ("spaces", "features") if first.dataset.info[name] != shard.dataset.info[name]
         ]
         if differing:
-            message = (
-                f"{shard.path} and {first.path} are shards of different runs: {', '.join(differing)} differ"
+            raise UsageError(
+                f"{shard.path} and {first.path} are shards of different runs: {', '.join(differing)} differ",
+                hint="collect it again as the others were",
             )
-            raise UsageError(message, hint="collect it again as the others were")
         changed = _changed(first, shard, progress)
         if changed and not accept_changes:
             raise UsageError(
@@ -257,9 +257,9 @@ def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:
     if first.source["run"] != other.source["run"] and not changed:
         if are_comparable(first.source, other.source):
             return ["their first episode differs"]
-        message = f"the first episodes of {first.path} and {other.path} differ"
         progress.warn(
-            f"{message}: they were collected with different code or weights, or are not reproducible"
+            f"the first episodes of {first.path} and {other.path} differ: "
+            "they were collected with different code or weights, or are not reproducible"
         )
     if versions := changed_versions(first.source, other.source):
         progress.warn(
@@ -289,10 +289,10 @@ def _chunks(datasets: Sequence[Dataset], per_worker: int | None) -> Iterator[Rew
             yield chunk, worker, None
 
 
-def _verdict(sources: Sequence[Mapping[str, Any]], known: Verdict | None) -> Mapping[str, Any]:
-    """Return the weakest verdict, `no`, else `unknown`, else `yes`, unless one is known of the whole."""
-    if known is not None:
-        return asdict(known)
+def _verdict(sources: Sequence[Mapping[str, Any]], whole: Verdict | None) -> Mapping[str, Any]:
+    """Return the weakest verdict, `no`, else `unknown`, else `yes`, unless there is one on the whole."""
+    if whole is not None:
+        return asdict(whole)
     order = ("no", "unknown", "yes")
     return min(
         (source["reproducible"] for source in sources), key=lambda verdict: order.index(verdict["status"])

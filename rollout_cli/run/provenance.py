@@ -181,7 +181,7 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
 
 
 def check_env_file(source: Mapping[str, Any], env: EnvSource) -> None:
-    """Raise `EnvLoadError` if the environment's file is not the one of the record; nothing of it is loaded."""
+    """Raise `EnvLoadError` if the environment's file is not the recorded one; nothing of it is loaded."""
     before, now = source["env"]["sha256"], env.describe()["sha256"]
     if source["env_source"]["path"] and now != before:
         raise EnvLoadError(

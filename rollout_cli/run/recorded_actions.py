@@ -17,7 +17,7 @@ def recorded_source(rest: str, options: Mapping[str, Any]) -> RecordedSource:
     """Return the source of the actions of the dataset `rest`, a path or URI.
 
     Raises:
-        PolicyLoadError: If none is named, there are options, or its episodes do not follow from their numbers.
+        PolicyLoadError: If none is named, there are options, or numbers do not decide its episodes.
         RolloutError: If the dataset cannot be read.
     """
     from rollout_cli.dataset.flat import flat_columns  # noqa: PLC0415 - these load pyarrow

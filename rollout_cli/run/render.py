@@ -11,15 +11,14 @@ import gymnasium
 import numpy as np
 
 from rollout_cli.config import CollectConfig
-from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.reader import Dataset, Episode
 from rollout_cli.dataset.schema import SpaceSchema
-from rollout_cli.dataset.staging import staged
+from rollout_cli.dataset.store import staged
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.chunk import concatenate
-from rollout_cli.episodes.spaces import SpaceRows
+from rollout_cli.episodes.spaces import Array, SpaceRows
 from rollout_cli.errors import EnvError, EnvLoadError
 from rollout_cli.loading import reporting
 from rollout_cli.report.frames import as_frame, check_film, filming, image_column
@@ -180,6 +179,5 @@ class _RecordedActions:
     def __init__(self, actions: list[Any]) -> None:
         self._actions = iter(actions)
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        del observation
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
         return next(self._actions), {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +15,27 @@ from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
-from rollout_cli.run.provenance import changed_sources
 from rollout_cli.run.reproduce import run_again
 from rollout_cli.run.request import env_of, exploring, sampler_of
+from rollout_cli.samplers.sampler import Sampler
 
 _ALL_BUT_REWARDS = (
     *("episode_number", "seed", "observation", "last_observation", "action"),
     *("terminated", "truncated", "length"),
     *INFO_PREFIXES,
 )
+
+_HERE: Values = {
+    "sampler": "local",
+    "workers": 1,
+    "require_reproducible": False,
+    "policy_sha256": None,
+    "step_timeout": None,
+    "episode_timeout": None,
+    "on_env_error": "fail",
+    "on_worker_death": "fail",
+}
+"""The options in place of the run's own: episodes run in this process, and nothing is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +68,8 @@ def replay(
         chosen = [place for place in places if numbers[place] == number]
         values = provenance.recorded_values(dataset.info["sources"][number])
         values["policy"] = policy or values["policy"]
-        for name, given in (("policy_kwargs", policy_kwargs or {}), ("env_kwargs", env_kwargs)):
-            values[name] = {**values.get(name, {}), **given}
+        for name, kwargs in (("policy_kwargs", policy_kwargs or {}), ("env_kwargs", env_kwargs)):
+            values[name] = {**values.get(name, {}), **kwargs}
         again, changed = _replay_source(dataset, dataset.info["sources"][number], chosen, values)
         replayed += again
         notices += changed
@@ -65,74 +77,68 @@ def replay(
 
 
 def _replay_source(
-    dataset: Dataset,
-    source: Mapping[str, Any],
-    places: Iterable[int],
-    values: Values,
+    dataset: Dataset, source: Mapping[str, Any], places: Iterable[int], values: Values
 ) -> tuple[list[Replayed], list[str]]:
     """Replay episodes of the run that `source` records, with the options that it had."""
     edits = [step["options"] for step in dataset.info["derived"]]
     dropped = [key for options in edits for key in options.get("drop_info", ())]
-    relabelled = any("reward" in options for options in edits)
-    values |= {
-        "sampler": "local",
-        "workers": 1,
-        "require_reproducible": False,
-        "policy_sha256": None,
-        "step_timeout": None,
-        "episode_timeout": None,
-        "on_env_error": "fail",
-        "on_worker_death": "fail",
-        "drop_info": (*values.get("drop_info", ()), *dropped),
-    }
-    config = CollectConfig(**values)
+    config = CollectConfig(**{**values, **_HERE, "drop_info": (*values.get("drop_info", ()), *dropped)})
     provenance.check_nothing_cut(config)
-    policies = policy_source(
-        config.policy,
-        config.policy_kwargs,
-        sha256=source["policy"]["sha256"] if source["policy"]["path"] else None,
-    )
-    policies = exploring(policies, config)
+    sha256 = source["policy"]["sha256"] if source["policy"]["path"] else None
+    policies = exploring(policy_source(config.policy, config.policy_kwargs, sha256=sha256), config)
     envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
     provenance.check_env_file(source, envs)
+    is_relabelled = any("reward" in options for options in edits)
     with sampler_of(config, policies, envs) as sampler:
-        sampler.start_worker()
-        surrounding = provenance.surroundings()
-        spec = sampler.wait_until_started()
+        changed, versions = _start(sampler, dataset, source, sources)
+        replayed = [
+            _run_again(sampler, dataset, place, _ALL_BUT_REWARDS if is_relabelled else ()) for place in places
+        ]
         assert sampler.report is not None
-        record = provenance.run_record(sources, sampler.report, surrounding)
-        # A source may have changed in a comment only, so this is no error.
-        changed, _ = pins.changes(source["files"], record["files"], is_whole=False)
-        changed = [
-            f"{change} since the dataset was made" for change in [*changed, *changed_sources(source, record)]
-        ]
-        notices = changed + [
-            f"since the dataset was made, {version}"
-            for version in provenance.changed_versions(source, record)
-        ]
-        if SpaceSchema.of(spec).describe() != dataset.info["spaces"]:
-            raise EnvLoadError(
-                "the environment has other spaces than those of the dataset",
-                hint="; ".join(notices) or "its code, or a package that it uses, has changed",
-            )
-        if sampler.report.not_reproducible is not None:
-            raise NotReproducibleError(
-                f"these episodes cannot be run again: {sampler.report.not_reproducible}"
-            )
-        replayed = []
-        for episode in (dataset[place] for place in places):
-            rerun = stored_form(
-                run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"]
-            )
-            facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
-            difference = first_difference(episode.batch, rerun, only=_ALL_BUT_REWARDS if relabelled else ())
-            replayed.append(Replayed({**facts, "steps": len(episode)}, difference))
         # What is read in an episode is known by now.
         late, _ = pins.changes(source["files"], pins.record(sampler.report.files))
-        late = [f"{change} since the dataset was made" for change in late]
-        notices += ["the rewards were relabelled, so they are not compared"] if relabelled else []
-        notices += [
-            f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]
-        ]
-        return replayed, [*(change for change in late if change not in changed), *notices]
+    notices = [*(change for change in _since(late) if change not in changed), *changed, *versions]
+    notices += ["the rewards were relabelled, so they are not compared"] if is_relabelled else []
+    notices += [
+        f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]
+    ]
+    return replayed, notices
+
+
+def _start(
+    sampler: Sampler, dataset: Dataset, source: Mapping[str, Any], sources: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Build policy and environment; return which sources have changed since the run, and which versions."""
+    sampler.start_worker()
+    surrounding = provenance.surroundings()
+    spec, report = sampler.wait_until_started(), sampler.report
+    assert report is not None
+    record = provenance.run_record(sources, report, surrounding)
+    # A source may have changed in a comment only, so this is no error.
+    files, _ = pins.changes(source["files"], record["files"], is_whole=False)
+    changed = _since([*files, *provenance.changed_sources(source, record)])
+    versions = [
+        f"since the dataset was made, {version}" for version in provenance.changed_versions(source, record)
+    ]
+    if SpaceSchema.of(spec).describe() != dataset.info["spaces"]:
+        raise EnvLoadError(
+            "the environment has other spaces than those of the dataset",
+            hint="; ".join([*changed, *versions]) or "its code, or a package that it uses, has changed",
+        )
+    if report.not_reproducible is not None:
+        raise NotReproducibleError(f"these episodes cannot be run again: {report.not_reproducible}")
+    return changed, versions
+
+
+def _since(changes: Iterable[str]) -> list[str]:
+    return [f"{change} since the dataset was made" for change in changes]
+
+
+def _run_again(sampler: Sampler, dataset: Dataset, place: int, only: Collection[str]) -> Replayed:
+    """Run one episode again, and compare these fields of it, or all where none is named."""
+    episode = dataset[place]
+    rerun = stored_form(run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"])
+    facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
+    difference = first_difference(episode.batch, rerun, only=only)
+    return Replayed({**facts, "steps": len(episode)}, difference)

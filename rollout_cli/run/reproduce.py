@@ -134,9 +134,9 @@ def check(
     it needs.
     """
     report = sampler.report
-    known = known_beforehand(report)
-    if known is not None or report is None or not steps:
-        return known or Verdict("unknown", "no episode was run")
+    verdict = known_beforehand(report)
+    if verdict is not None or report is None or not steps:
+        return verdict or Verdict("unknown", "no episode was run")
     allowed = math.inf if required else max(MOST_SECONDS, SHARE * seconds)
     chosen, limit = early.chosen(seconds * sampler.n_started / steps, allowed)
     if not chosen:
@@ -219,8 +219,8 @@ def check_stored(
         spec = anew.wait_until_started()
         assert anew.report is not None
         state.check(run_record(sources, anew.report, surrounding), spec, progress, is_whole=False)
-        if (known := known_beforehand(anew.report)) is not None:
-            return known
+        if (verdict := known_beforehand(anew.report)) is not None:
+            return verdict
         again = run_again(anew, number)
         record = run_record(sources, anew.report, surrounding)
         state.check(record, spec, progress, is_whole=True)

@@ -61,21 +61,21 @@ _DECISIVE = (
 _UNRECORDED = "the run that skipped it was killed before it could record why"
 
 
-def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
-    """Return the options of the dataset that `given` names; any other source of options is stronger.
+def recorded_options(command: CommandName, options: Mapping[str, Any]) -> Values:
+    """Return the options of the dataset that `options` name; any other source of options is stronger.
 
     Raises:
         RolloutError: If no dataset is named, there is none, or it was made by the other command.
     """
-    if "output" not in given:
+    if "output" not in options:
         raise ConfigError("--resume needs a dataset", hint="name its folder with {output=DIR}")
-    if not ENDS.isdisjoint(given) and is_unbegun(given["output"]):
+    if not ENDS.isdisjoint(options) and is_unbegun(options["output"]):
         return {}
-    values = recorded_values(collected_source(read_info(standing_root(given["output"]))))
+    values = recorded_values(collected_source(read_info(standing_root(options["output"]))))
     made_by = values.pop("command")
     if made_by != command:
         raise UsageError(
-            f"{given['output']} was made by `rollout {made_by}`, not by `rollout {command}`",
+            f"{options['output']} was made by `rollout {made_by}`, not by `rollout {command}`",
             hint=f"continue it with `rollout {made_by}`",
         )
     return values
@@ -259,9 +259,9 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
         is_moved = None not in (old["path"], new["path"]) and old.get("scheme") == new.get("scheme")
         if old["spec"] != new["spec"] and not is_moved:
             yield f"{name} was {json.dumps(old['spec'])}, is {json.dumps(new['spec'])}"
-    given = [without_folders(record["policy"]["options"]) for record in (source, sources)]
-    if given[0] != given[1]:
-        yield f"policy_kwargs was {json.dumps(given[0])}, is {json.dumps(given[1])}"
+    policy_kwargs = [without_folders(record["policy"]["options"]) for record in (source, sources)]
+    if policy_kwargs[0] != policy_kwargs[1]:
+        yield f"policy_kwargs was {json.dumps(policy_kwargs[0])}, is {json.dumps(policy_kwargs[1])}"
     first = (info["first_numbers"] or [0])[0]
     if first != plan.first:
         yield f"the first episode was {first}, is {plan.first}"
@@ -271,5 +271,5 @@ def _refuse(root: Path, differences: list[str]) -> None:
     if differences:
         raise UsageError(
             f"cannot resume {root}: {'; '.join(differences)}",
-            hint="give the same options and files (the dataset has those that are not given), or another {output}",
+            hint="give the same options and files (the dataset has those left out), or another {output}",
         )

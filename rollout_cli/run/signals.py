@@ -26,9 +26,8 @@ class StopSignals:
         self.received: signal.Signals | None = None
         self.is_over = False
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Ask the run to end; raise a `RolloutError` at the second signal, or at once if nothing runs yet."""
-        del frame
         if self.is_over:
             return
         again, self.received = self.received is not None, self.received or signal.Signals(number)

@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What was measured: rows in their order, and the bare loop, None where there is no single environment."""
+    """What was measured: rows in their order, and the bare loop, None without a single environment."""
 
     rows: Sequence[Row]
     bare_rate: float | None
@@ -79,8 +79,10 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     more = [measure({**result.fastest.options, "workers": count}) for count in counts]
     result = replace(result, rows=[*rows, *_settled(more, measure)])
     if not result.fastest.rate:
-        message = f"no choice could be measured; the first one: {result.rows[0].problem}"
-        raise WorkerError(message, hint="`rollout check` says more; {seconds=…} measures for longer")
+        raise WorkerError(
+            f"no choice could be measured; the first one: {result.rows[0].problem}",
+            hint="`rollout check` says more; {seconds=…} measures for longer",
+        )
     return result
 
 

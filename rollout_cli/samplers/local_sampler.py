@@ -41,8 +41,10 @@ class LocalSampler(Sampler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self._supervision.step_timeout is not None or self._supervision.episode_timeout is not None:
-            hint = "use MultiprocessingSampler, or give no step_timeout and no episode_timeout"
-            raise UsageError("LocalSampler cannot end a step or an episode that takes too long", hint=hint)
+            raise UsageError(
+                "LocalSampler cannot end a step or an episode that takes too long",
+                hint="use MultiprocessingSampler, or give no step_timeout and no episode_timeout",
+            )
 
     def _make_pool(self) -> LocalPool:
         return LocalPool(self._factory)

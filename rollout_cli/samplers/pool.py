@@ -61,7 +61,7 @@ class Pool(Protocol):
 
 
 class SegmentRunner:
-    """Calls functions for the driver, in the process that lies best: this one, unless a subclass knows better.
+    """Calls functions for the driver, in the process that lies best: this one, unless a subclass has another.
 
     So the episodes of a segment need not cross the driver.
     """

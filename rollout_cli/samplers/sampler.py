@@ -58,11 +58,9 @@ class Sampler:
         next_number: The number of the next call's first episode; it never goes back.
         total_env_steps: Steps of all episodes handed on so far.
         skipped: By number, why an episode of the last call was left out.
-        dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped
-            before one with a lower number had ended.
+        dropped_episodes: Episodes of the last call that ended behind one that had not when it was stopped.
         is_done: Whether all episodes of the last call's plan had ended when it did.
-        report: What only workers know of the environment and the policy, all of them together; None before
-            the first one has started.
+        report: What only workers know of environment and policy, joined; None before one has started.
     """
 
     _lease_size: LeaseSize = LeaseSize()
@@ -84,9 +82,8 @@ class Sampler:
             worker_factory, agents, envs = agents, envs, garage_envs
         options = {name: value for name, value in options.items() if value is not None}
         if worker_factory is not None and options:
-            raise UsageError(
-                f"worker_factory decides about {', '.join(options)}", hint="give either, not both"
-            )
+            hint = "give either, not both"
+            raise UsageError(f"worker_factory decides about {', '.join(options)}", hint=hint)
         self._factory = worker_factory or WorkerFactory(**options)
         self.n_workers, self.seed = self._factory.n_workers, self._factory.seed
         self._updates = UpdateLog(self._factory, agents, envs)
@@ -118,9 +115,8 @@ class Sampler:
     def env_spec(self) -> EnvSpec:
         """Return spaces and limit of the environment, known once a worker has built it."""
         if self._env_spec is None:
-            raise InternalError(
-                "no worker has built the environment yet", hint="call wait_until_started first"
-            )
+            hint = "call wait_until_started first"
+            raise InternalError("no worker has built the environment yet", hint=hint)
         return self._env_spec
 
     # -- sampling ----------------------------------------------------------------------------------
@@ -143,10 +139,8 @@ class Sampler:
 
         Args:
             plan: Which episodes.
-            agent_update: A policy or parameters for all workers, or a list with one a worker; None changes
-                nothing.
-            env_update: An environment or EnvUpdate for all, or a list with one a worker; None changes
-                nothing.
+            agent_update: A policy or parameters for all workers, or a list of one a worker; None: no change.
+            env_update: An environment or EnvUpdate for all, or a list of one a worker; None: no change.
 
         Raises:
             RolloutError: What went wrong in a worker, after everything finished before it was yielded.
@@ -229,8 +223,7 @@ class Sampler:
         Of several requests for one stream the earliest counts.
 
         Args:
-            grace: Seconds that are left to running episodes below the highest that ended, since these hold it
-                up.
+            grace: Seconds that are left to running episodes below the highest that ended: they hold it up.
             after: Seconds until then.
         """
         self._stops.add(grace=grace, after=after)
@@ -241,9 +234,7 @@ class Sampler:
 
     def _make_pool(self) -> Pool:
         """Return a pool of `n_workers` workers, none of them started."""
-        hint = (
-            "use LocalSampler, MultiprocessingSampler or RaySampler, or override the methods of the documents"
-        )
+        hint = "use LocalSampler, MultiprocessingSampler or RaySampler, or override the documents' methods"
         raise UsageError(f"{type(self).__name__} has no workers of its own", hint=hint)
 
     def start_worker(self) -> None:
@@ -320,9 +311,8 @@ class Sampler:
         """Wait until something happens in the pool, and handle it."""
         self._execute(call.top_up())
         if self._pool is None:
-            raise UsageError(
-                "the workers were shut down while their stream was under way", hint="begin a new stream"
-            )
+            hint = "begin a new stream"
+            raise UsageError("the workers were shut down while their stream was under way", hint=hint)
         for event in self._pool.wait(self._stops.patience):
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self.report = (self.report or replace(event.report, files=())).joined(event.report)
@@ -332,19 +322,8 @@ class Sampler:
 
     def _execute(self, instructions: Sequence[Instruction]) -> None:
         """Do what the call has decided; nothing where the workers were shut down meanwhile."""
-        pool = self._pool
-        if pool is None:
-            return
-        for instruction in instructions:
-            match instruction:
-                case StartWorker(worker):
-                    pool.start(worker)
-                case Send(worker, command):
-                    pool.send(worker, command)
-                case Warn(text):
-                    self._warn(text)
-                case Fail(error):
-                    self._failure = error
+        if self._pool is not None:
+            self._failure = _carry_out(instructions, self._pool, self._warn) or self._failure
 
     def _end(self, call: SamplerMachine) -> None:
         """Let the workers stop, and forget what was not handed on."""
@@ -369,3 +348,21 @@ class Sampler:
             if call.generation == self._generation and not isinstance(error, GeneratorExit):
                 self.shutdown_worker()
             raise
+
+
+def _carry_out(
+    instructions: Sequence[Instruction], pool: Pool, warn: Callable[[str], None]
+) -> RolloutError | None:
+    """Do what a call has decided; return the error that ends it, where there is one."""
+    failure = None
+    for instruction in instructions:
+        match instruction:
+            case StartWorker(worker):
+                pool.start(worker)
+            case Send(worker, command):
+                pool.send(worker, command)
+            case Warn(text):
+                warn(text)
+            case Fail(error):
+                failure = error
+    return failure

@@ -1,4 +1,4 @@
-"""Supervision: finds workers that are stuck, and decides what becomes of a death and of an episode that fails."""
+"""Supervision: finds workers that are stuck, and decides about deaths and about episodes that fail."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class Notes(NamedTuple):
 
 @dataclass(slots=True)
 class Watch:
-    """Finds a worker that is stuck in a step (with the reset before it) or an episode, by what it notes of itself.
+    """Finds a worker that is stuck in a step (with the reset before it) or an episode, by what it notes.
 
     Only time within its turns counts.
     """

@@ -48,12 +48,12 @@ class EpisodeSeeder:
                 self._first.pop(name, None)
             if name not in self._watched:
                 continue
-            found = _search(self._watched[name], seen)
+            holders = _search(self._watched[name], seen)
             # An environment may make a generator at its first reset. Such a late one has a name of its own,
             # since whether a worker has met it must not change the others' streams.
-            first = self._first.setdefault(name, found)
-            known = {id(holder) for holder in first}
-            late = [holder for holder in found if id(holder) not in known]
+            first = self._first.setdefault(name, holders)
+            first_ids = {id(holder) for holder in first}
+            late = [holder for holder in holders if id(holder) not in first_ids]
             named = [(f"{name}.{at}", holder) for at, holder in enumerate(first)]
             named += [(f"{name}.late.{at}", holder) for at, holder in enumerate(late)]
             streams = named + streams
@@ -97,7 +97,7 @@ def _is_kind(item: Any, kinds: tuple[type, ...]) -> bool:
 def _is_generator(item: Any) -> bool:
     if _is_kind(item, (np.random.Generator, np.random.RandomState, random.Random)):
         return not _is_kind(item, (random.SystemRandom,)) and not any(
-            item is known for known in _GLOBAL_GENERATORS
+            item is generator for generator in _GLOBAL_GENERATORS
         )
     torch: Any = sys.modules.get("torch")
     kind = getattr(torch, "Generator", None)
@@ -114,7 +114,7 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
     It follows what the garbage collector follows, so it asks no object for anything. What it meets is kept in
     `seen`, by id, so that the ids stay theirs.
     """
-    found: list[Any] = []
+    holders: list[Any] = []
     waiting = deque([root])
     limit = len(seen) + MAX_OBJECTS
     while waiting and len(seen) < limit:
@@ -123,7 +123,7 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
             continue
         seen[id(item)] = item
         if _is_generator(item):
-            found.append(item)
+            holders.append(item)
             continue
         if _is_kind(item, _HOLDERS) and not _is_kind(item, _WRAPPERS):
             # It may make its generator anew, and so stands for it. A property of the user's class may raise
@@ -131,9 +131,9 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
             with contextlib.suppress(Exception):
                 if id(generator := item.np_random) not in seen:
                     seen[id(generator)] = generator
-                    found.append(item)
+                    holders.append(item)
         waiting.extend(islice(_children(item), MAX_OBJECTS - len(waiting)))
-    return found
+    return holders
 
 
 def _children(item: Any) -> Iterable[Any]:

@@ -10,13 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.infos import InfoColumn, InfoPath, InfoTable, key_text, tabulate
-from rollout_cli.episodes.spaces import Leaf
+from rollout_cli.episodes.spaces import Array, Leaf
 from rollout_cli.workers.checks import BadValueError, checked_text, copied, shown
-
-Array = npt.NDArray[Any]
 
 _ODD = "odd"
 """The kind of a column of objects, whose values are classified one by one when they are taken."""
@@ -40,8 +37,9 @@ def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
     shape = (n_rows, *leaf.shape)
     if array.shape != shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         where = f" at {leaf.name!r}" if leaf.path else ""
-        got = f"{array.dtype}{array.shape}"
-        raise BadValueError(f"the {name}{where} are {got}, expected {leaf.dtype}{shape} of {leaf.space}")
+        raise BadValueError(
+            f"the {name}{where} are {array.dtype}{array.shape}, expected {leaf.dtype}{shape} of {leaf.space}"
+        )
     with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
         return array.astype(leaf.dtype, copy=False)
 
@@ -113,14 +111,14 @@ def _column(
     values = np.asarray(value) if is_array else _objects(value if is_sequence else [value] * n_rows)
     for name, array in (("info", values), ("mask of info", mask)):
         if array is not None and array.shape[:1] != (n_rows,):
-            got = f"{array.dtype}{array.shape}"
             raise BadValueError(
-                f"the {name} {'.'.join(path)!r} is {got}, expected an entry for each of {n_rows} rows"
+                f"the {name} {'.'.join(path)!r} is {array.dtype}{array.shape}, "
+                f"expected an entry for each of {n_rows} rows"
             )
     kind = _kind(values)
     if kind == _ODD:
         values = _objects(
-            [copied(one) if mask is None or mask[row] else None for row, one in enumerate(values)]
+            [copied(value) if mask is None or mask[row] else None for row, value in enumerate(values)]
         )
     return (path, kind), values, mask
 

@@ -12,15 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.spaces import Leaf, has_utf8
 from rollout_cli.errors import EnvError, PolicyError, RolloutError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt
-
-Array = npt.NDArray[Any]
 
 RESET, STEP = "env.reset", "env.step"
 RESET_RESULT, STEP_RESULT = "the result of env.reset", "the result of env.step"
@@ -72,8 +69,10 @@ def as_flag(name: str, flag: Any) -> bool:
     """Return `terminated` or `truncated` as a bool; an integer 0 or 1 will do, all else would be a guess."""
     if isinstance(flag, bool | np.bool_) or (isinstance(flag, int | np.integer) and flag in (0, 1)):
         return bool(flag)
-    hint = "let env.step give True or False for terminated and for truncated"
-    raise BadValueError(f"{name} is no bool: {shown(flag)}", hint)
+    raise BadValueError(
+        f"{name} is no bool: {shown(flag)}",
+        "let env.step give True or False for terminated and for truncated",
+    )
 
 
 def checked_text(name: str, value: Any, expected: Any) -> str:
@@ -182,7 +181,8 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
     place = episode_place(int(chunk.workers[at]), number, int(chunk.seeds[at]), step)
     error = EnvError("the reward is not a number (nan)", hint=hint, place=place, episodes=(number,))
     sound = [
-        chunk.episodes(one, one + 1) for one in np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()
+        chunk.episodes(index, index + 1)
+        for index in np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()
     ]
     return concatenate(sound) if sound else None, error
 

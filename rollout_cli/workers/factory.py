@@ -31,10 +31,10 @@ def load_worker_class(spec: str) -> type[Worker]:
     """
     if not is_module_attribute(spec):
         raise UserCodeError(f"{spec!r} names no worker class", hint="name it as package.module:Class")
-    found = Source.find(spec, UserCodeError).load(UserCodeError)
-    if not _is_worker_class(found):
+    worker_class = Source.find(spec, UserCodeError).load(UserCodeError)
+    if not _is_worker_class(worker_class):
         raise UserCodeError(f"{spec!r} is no worker class", hint=_SUBCLASS_HINT)
-    return found
+    return worker_class
 
 
 def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
@@ -51,14 +51,14 @@ def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
         name for name in names if getattr(kind, name) is not getattr(base, name) and name not in called
     ]:
         used = ", ".join(name for name in names if name in called)
-        message = f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call of it"
         raise UserCodeError(
-            message, hint=f"override one of {used}; a script may call all verbs of such a worker"
+            f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call of it",
+            hint=f"override one of {used}; a script may call all verbs of such a worker",
         )
 
 
-def _is_worker_class(found: Any) -> TypeGuard[type[Worker]]:
-    return isinstance(found, type) and issubclass(found, Worker)
+def _is_worker_class(candidate: Any) -> TypeGuard[type[Worker]]:
+    return isinstance(candidate, type) and issubclass(candidate, Worker)
 
 
 class WorkerFactory:
@@ -193,8 +193,10 @@ def tensorflow_session() -> Iterator[None]:
     try:
         tensorflow: Any = importlib.import_module("tensorflow")
     except ModuleNotFoundError as error:
-        message = f"is_tf_worker=True needs TensorFlow, but {error.name} is not installed"
-        raise UsageError(message, hint=f"pip install {error.name}") from error
+        raise UsageError(
+            f"is_tf_worker=True needs TensorFlow, but {error.name} is not installed",
+            hint=f"pip install {error.name}",
+        ) from error
     # TensorFlow 2 keeps the sessions of TensorFlow 1 there.
     tf = tensorflow.compat.v1 if hasattr(tensorflow, "compat") else tensorflow
     with tf.Graph().as_default(), tf.Session().as_default():

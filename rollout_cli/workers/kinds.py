@@ -1,4 +1,4 @@
-"""The two kinds of workers, which choose the engine: DefaultWorker has one environment, VecWorker several rows."""
+"""The two kinds of workers, which choose the engine: DefaultWorker has one environment, VecWorker rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
 from rollout_cli.workers.native.engine import NativeEngine
 from rollout_cli.workers.native.rows import NativeRows
 from rollout_cli.workers.row_queues import RowQueues
-from rollout_cli.workers.rows.in_turn import RowsInTurn
+from rollout_cli.workers.rows.in_turn import RowsInTurn, TrialRows
 from rollout_cli.workers.rows.together import RowsTogether
-from rollout_cli.workers.rows.trials import TrialRows
 from rollout_cli.workers.worker import Engine, Setting, Worker
 
 

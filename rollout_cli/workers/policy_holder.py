@@ -63,7 +63,7 @@ class PolicyHolder:
             self.policy.set_param_values(agent_update)
 
     def adapt(self, env_spec: EnvSpec, envs: Sequence[Any]) -> AdaptedPolicy | None:
-        """Return the policy, made ready for these spaces, where there is one; PolicyLoadError if it cannot be.
+        """Return the policy, ready for these spaces, where there is one; PolicyLoadError if it cannot be.
 
         `envs` are the rows' environments, of which the policy may need action masks, or the vector
         environment.
@@ -94,7 +94,8 @@ def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
     instead = 'omit {vectorization="native"}: {envs_per_worker=…} then steps environments'
     if is_native and policy.row_by_row:
         raise PolicyLoadError(
-            f"{name} acts on one observation at a time, and a native vector environment needs actions for all rows",
+            f"{name} acts on one observation at a time, "
+            "and a native vector environment needs actions for all rows",
             hint=f"give the policy get_actions, or {instead} in turn",
         )
     if policy.takes_masks and (is_native or not all(env.has_wrapper_attr("action_masks") for env in envs)):

@@ -43,10 +43,10 @@ class EpisodeRules:
         return copy.deepcopy({**self.reset_options, **task}) or None
 
     def task_of(self, number: int) -> int | str:
-        """Return the task of episode `number` as it is recorded: its index, or where all have one, its name."""
+        """Return the task of episode `number` as it is recorded: its index, or its name if all have one."""
         index = number % len(self.tasks)
-        names = [task.get("name") for task in self.tasks]
-        return names[index] if all(isinstance(name, str) for name in names) else index  # type: ignore[return-value]
+        names: list[Any] = [task.get("name") for task in self.tasks]
+        return names[index] if all(isinstance(name, str) for name in names) else index
 
     def most_steps(self, row_bytes: int) -> int:
         """Return how many steps an episode without a limit may have, given a step's bytes of observations."""

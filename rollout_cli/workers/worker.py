@@ -66,9 +66,9 @@ class Engine(Protocol):
     Whoever calls `begin`, `step` or `run` gives what these raise to `fail`.
     """
 
-    @property
-    def in_turn(self) -> bool:
-        """Whether one episode runs at a time."""
+    in_turn: bool  # Whether one episode runs at a time.
+    row_bytes: int  # Of a step, without its infos and texts.
+    scope: Literal["any", "n_envs"]  # `n_envs` where an episode depends on how many rows there are.
 
     @property
     def n_steps(self) -> int:
@@ -77,14 +77,6 @@ class Engine(Protocol):
     @property
     def finished_rows(self) -> int:
         """How many steps the episodes have that have ended."""
-
-    @property
-    def row_bytes(self) -> int:
-        """The bytes of a step, without its infos and texts."""
-
-    @property
-    def scope(self) -> Literal["any", "n_envs"]:
-        """`n_envs` where an episode depends on how many rows there are, else `any`."""
 
     @property
     def not_reproducible(self) -> str | None:
@@ -175,15 +167,13 @@ class Worker(abc.ABC):
         self.worker_init()
 
     @classmethod
-    def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
+    def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:  # noqa: ARG003
         """Return how many numbers a worker with these arguments runs at once: it wants blocks of so many."""
-        del worker_args
         return 1
 
     @classmethod
-    def overridable(cls, worker_args: dict[str, Any]) -> set[str]:
+    def overridable(cls, worker_args: dict[str, Any]) -> set[str]:  # noqa: ARG003
         """Return the methods to override that a sampler calls of a worker with these arguments."""
-        del worker_args
         return {"start_episode", "step_episode", *OVERRIDABLE}
 
     # -- places to override ----------------------------------------------------------------------------------
@@ -196,9 +186,8 @@ class Worker(abc.ABC):
         options = self.rules.options_of(number)
         return env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
 
-    def reset_agent(self, agent: Any, number: int) -> None:
+    def reset_agent(self, agent: Any, number: int) -> None:  # noqa: ARG002
         """Reset the policy for episode `number`, after the environment; `agent` is the user's own object."""
-        del agent, number
         assert self._holder.policy is not None
         self._holder.policy.reset()
 
@@ -206,12 +195,11 @@ class Worker(abc.ABC):
         """Take one step of the environment; return what `env.step` does. It is recorded."""
         return env.step(action)
 
-    def predecessors(self, number: int) -> Sequence[int]:
+    def predecessors(self, number: int) -> Sequence[int]:  # noqa: ARG002
         """Return the episodes on which `number` builds, in their order.
 
         Where this worker has not just run them, it runs them right before it, and does not record them.
         """
-        del number
         return ()
 
     # -- updates ---------------------------------------------------------------------------------------------
@@ -251,9 +239,7 @@ class Worker(abc.ABC):
 
     def _make_ready(self) -> None:
         """Build an engine once both the policy and the environment are known."""
-        if self._env_spec is None or not self._envs:
-            return
-        policy = self._holder.adapt(self._env_spec, self._envs)
+        policy = self._holder.adapt(self._env_spec, self._envs) if self._env_spec and self._envs else None
         if policy is None:
             return
         self._end_engine()
@@ -292,10 +278,9 @@ class Worker(abc.ABC):
 
     def collect_episode(self) -> EpisodeBatch:
         """Return the finished episodes that were not collected yet; InternalError where there are none."""
-        chunks = self.take(everything=True)
-        if not chunks:
-            raise InternalError("collect_episode was called with no finished episode")
-        return EpisodeBatch.from_chunks(self.env_spec, chunks)
+        if chunks := self.take(everything=True):
+            return EpisodeBatch.from_chunks(self.env_spec, chunks)
+        raise InternalError("collect_episode was called with no finished episode")
 
     def rollout(self) -> EpisodeBatch:
         """Run one episode and return it."""
@@ -431,8 +416,10 @@ class Worker(abc.ABC):
         return self._engine
 
     def __getstate__(self) -> NoReturn:
-        hint = "pickle its WorkerFactory, and build the worker from it"
-        raise InternalError(f"a {type(self).__name__} cannot be pickled", hint=hint)
+        raise InternalError(
+            f"a {type(self).__name__} cannot be pickled",
+            hint="pickle its WorkerFactory, and build the worker from it",
+        )
 
 
 @contextmanager
@@ -446,6 +433,7 @@ def _failing(engine: Engine) -> Iterator[None]:
 
 def _expect(worker: Worker, verb: str, is_done: bool) -> None:  # noqa: FBT001
     if not is_done:
-        message = f"{type(worker).__name__}.{verb} did nothing that a sampler could record"
-        hint = f"let it call super().{verb}(), or override a smaller place: {', '.join(OVERRIDABLE)}"
-        raise UserCodeError(message, hint=hint)
+        raise UserCodeError(
+            f"{type(worker).__name__}.{verb} did nothing that a sampler could record",
+            hint=f"let it call super().{verb}(), or override a smaller place: {', '.join(OVERRIDABLE)}",
+        )

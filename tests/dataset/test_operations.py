@@ -19,7 +19,7 @@ from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetExistsError, UsageError, UserCodeError
-from rollout_cli.run.diff import diff
+from rollout_cli.run.compare import diff
 from tests.helpers.batches import assert_same_batches, assert_same_info_values, assert_same_steps
 from tests.helpers.damage import episodes, set_values
 from tests.helpers.datasets import info_of

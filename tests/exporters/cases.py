@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.exporters.export import ExportSummary, export
 from rollout_cli.exporters.registry import FORMATS
-from rollout_cli.exporters.source import EpisodeSource
+from rollout_cli.exporters.source import EpisodeSource, MemoryEpisode
 from tests.helpers.chunks import episode
 
 BOX = spaces.Box(-1, 1, (4,), np.float32)
@@ -64,3 +66,30 @@ def files_of(path: Path) -> dict[str, bytes]:
     """Return the bytes of a file, or of all files of a folder."""
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
+
+
+class MemoryDataset:
+    """The episodes of a batch; `info` is what a dataset's info.json would say of where they came from."""
+
+    def __init__(self, batch: EpisodeBatch, info: Mapping[str, Any] | None = None) -> None:
+        self._batch = batch
+        self.env_spec = batch.env_spec
+        self.info: Mapping[str, Any] = {"sources": [], "derived": []} if info is None else info
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    def __iter__(self) -> Iterator[MemoryEpisode]:
+        for at, batch in enumerate(self._batch.split()):
+            yield MemoryEpisode(
+                id=at,
+                number=int(batch.numbers[0]),
+                seed=int(batch.seeds[0]),
+                terminated=bool(batch.terminated[0]),
+                truncated=bool(batch.truncated[0]),
+                observations=batch.observations,
+                actions=batch.actions,
+                rewards=batch.rewards,
+                last_observation=map_tree(itemgetter(0), batch.last_observations),
+                recorded=batch,
+            )

@@ -28,9 +28,8 @@ from rollout_cli.exporters import tianshou
 from rollout_cli.exporters.export import export
 from rollout_cli.exporters.hdf5 import hdf5_file
 from rollout_cli.exporters.registry import FORMATS
-from rollout_cli.exporters.source import MemoryDataset
 from tests.cli.calling import Caller
-from tests.exporters.cases import SPECS, batch_of, chunks_of, files_of
+from tests.exporters.cases import SPECS, MemoryDataset, batch_of, chunks_of, files_of
 from tests.exporters.readers import FILE_READERS, attributes
 from tests.exporters.victim import MOMENTS
 from tests.helpers.processes import ROOT

@@ -18,9 +18,8 @@ from rollout_cli.episodes.spaces import map_tree, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters import parquet, rllib, source, zarr
 from rollout_cli.exporters.export import export
-from rollout_cli.exporters.hub import is_image
-from rollout_cli.exporters.source import MemoryDataset
-from tests.exporters.cases import BOX, CHOICE, SPECS, batch_of, export_to
+from rollout_cli.exporters.parquet import is_image
+from tests.exporters.cases import BOX, CHOICE, SPECS, MemoryDataset, batch_of, export_to
 from tests.exporters.folders import FOLDER_READERS
 
 DICT = EnvSpec(spaces.Dict({"camera": spaces.Box(0, 255, (4, 5, 3), np.uint8), "arm": BOX}), CHOICE)

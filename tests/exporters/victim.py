@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from rollout_cli.dataset import staging
+from rollout_cli.dataset import store
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.exporters import tianshou
 from rollout_cli.exporters.export import export
 from rollout_cli.exporters.format import Export
 from rollout_cli.exporters.registry import FORMATS
-from rollout_cli.exporters.source import MemoryDataset, MemoryEpisode
-from tests.exporters.cases import SPECS, batch_of
+from rollout_cli.exporters.source import MemoryEpisode
+from tests.exporters.cases import SPECS, MemoryDataset, batch_of
 
 MOMENTS = ("staged", "second episode", "written", "fsync", "rename", "never")
 
@@ -56,7 +56,7 @@ def attempt(moment: str, path: Path) -> None:
                 die()
 
     FORMATS["tianshou"] = replace(tianshou.FORMAT, write=write)
-    setattr(staging, "FileStore", DyingStore)  # noqa: B010 - the type checker knows no such name there
+    setattr(store, "FileStore", DyingStore)  # noqa: B010 - the type checker knows no such name there
     export(dataset, "tianshou", path)
 
 

@@ -14,7 +14,7 @@ from rollout_cli import load
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import InfoTable
-from rollout_cli.run.diff import diff
+from rollout_cli.run.compare import diff
 from tests.helpers.chunks import episode
 from tests.helpers.writing import RICH_SPEC, SMALL, write_dataset
 

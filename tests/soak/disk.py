@@ -15,7 +15,7 @@ from rollout_cli import CollectConfig, collect, load
 from rollout_cli.dataset.reader import Episode
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import StorageError
-from rollout_cli.run.diff import diff
+from rollout_cli.run.compare import diff
 from tests.helpers.breaks import BREAKS, SMALL, contents, killed
 from tests.helpers.datasets import data_hashes, has_commit, info_of, numbers_of
 from tests.helpers.processes import called

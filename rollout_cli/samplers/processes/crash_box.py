@@ -106,7 +106,9 @@ def how_it_ended(status: int, story: str) -> tuple[str, str]:
         raised = story.rsplit("\n", 1)[-1][:200]
         return f"ended with exit code {status}" + (f" ({raised})" if raised else ""), ""
     if -status == signal.SIGKILL:
-        hint = "fewer workers need less memory; `dmesg` shows what the system killed for want of it"
-        return "was killed by SIGKILL (maybe by the out-of-memory killer)", hint
+        return (
+            "was killed by SIGKILL (maybe by the out-of-memory killer)",
+            "fewer workers need less memory; `dmesg` shows what the system killed for want of it",
+        )
     names = {number.value: number.name for number in signal.Signals}
     return f"was killed by {names.get(-status, f'signal {-status}')}", ""

@@ -18,6 +18,5 @@ def load_ray() -> Any:
         ray = None
     # A folder called `ray`, which Ray itself makes in /tmp, is a package of that name.
     if not hasattr(ray, "init"):
-        message = "RaySampler needs Ray, which is not installed"
-        raise UsageError(message, hint='pip install "ray>=2.40"')
+        raise UsageError("RaySampler needs Ray, which is not installed", hint='pip install "ray>=2.40"')
     return ray

@@ -71,13 +71,12 @@ class Actor:
 def _new_loop(setup: WorkerSetup, turn_seconds: float) -> WorkerLoop:
     sys.path += [entry for entry in setup.path if entry not in sys.path]
     setup.enter_folder()
-    flush_seconds = max(FLUSH_SECONDS, turn_seconds)
     return WorkerLoop(
         setup.load_factory(),
         setup.worker,
         hashes_files=True,  # The driver's machine may not have them.
         turn_seconds=turn_seconds,
-        flush_seconds=flush_seconds,
+        flush_seconds=max(FLUSH_SECONDS, turn_seconds),
     )
 
 

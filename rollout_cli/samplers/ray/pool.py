@@ -292,11 +292,11 @@ class RaySampler(Sampler):
         present = ray.cluster_resources()
         for kind, each in (("CPU", self._resources["num_cpus"]), ("GPU", self._resources["num_gpus"])):
             if each * self.n_workers > present.get(kind, 0):
-                message = (
+                raise UsageError(
                     f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, "
-                    "and the Ray cluster has "
+                    f"and the Ray cluster has {present.get(kind, 0):g}",
+                    hint=_CLUSTER_HINT,
                 )
-                raise UsageError(f"{message}{present.get(kind, 0):g}", hint=_CLUSTER_HINT)
         return RayPool(self._factory, self._updates, self._resources, self._supervision)
 
     def segment_runner(self) -> SegmentRunner:
@@ -314,8 +314,10 @@ class RaySampler(Sampler):
                 socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
             ray.init(logging_level=logging.ERROR, include_dashboard=False, **options)
         except Exception as error:
-            message = f"there is no Ray cluster at {options['address']}: {first_line(error)}"
-            raise WorkerError(message, hint="start one on its first node: ray start --head") from error
+            raise WorkerError(
+                f"there is no Ray cluster at {options['address']}: {first_line(error)}",
+                hint="start one on its first node: ray start --head",
+            ) from error
 
 
 class RaySegmentRunner(SegmentRunner):

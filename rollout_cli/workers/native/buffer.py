@@ -17,10 +17,9 @@ import numpy.typing as npt
 
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import InfoTable, tabulate
-from rollout_cli.episodes.spaces import Leaf
+from rollout_cli.episodes.spaces import Array, Leaf
 from rollout_cli.workers.batches import InfoKey, batch_columns, info_table
 
-Array = npt.NDArray[Any]
 InfoGroup = Literal["env", "agent"]
 
 _PADDING = 8

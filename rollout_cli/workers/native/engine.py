@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.spaces import SpaceRows, space_leaves
+from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
 from rollout_cli.workers.checks import (
@@ -31,8 +30,6 @@ from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
 from rollout_cli.workers.native.rows import NativePolicy, NativeRows, final_infos
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
-
-Array = npt.NDArray[Any]
 
 _clock = time.perf_counter
 
@@ -149,11 +146,11 @@ class NativeEngine:
         buffer, n_rows = self._buffer, self._n_rows
         buffer.begin_step(self._leaves)
         self._where = self._acting
-        given, actions, infos = self._policy.act(self._observations, self._running.number)
+        action, actions, infos = self._policy.act(self._observations, self._running.number)
         buffer.put_actions(actions)
         buffer.put_infos("agent", infos)
         self._where = STEP
-        result = self._rows.env.step(given)
+        result = self._rows.env.step(action)
         self._where = STEP_RESULT
         observations, rewards, terminated, truncated, infos = result
         buffer.put_rewards(reward_batch(rewards, n_rows))
@@ -223,8 +220,11 @@ class NativeEngine:
         if self._spec.max_episode_length is None:
             lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
             if lengths.max() >= self._worker.rules.most_steps(self._buffer.row_bytes):
-                message = f"the episode has no end: it is {lengths.max():,} steps long"
-                raise BadValueError(message, ENDLESS_HINT, row=int(lengths.argmax()))
+                raise BadValueError(
+                    f"the episode has no end: it is {lengths.max():,} steps long",
+                    ENDLESS_HINT,
+                    row=int(lengths.argmax()),
+                )
         self._buffer.make_room(self._running)
 
     # -- errors ----------------------------------------------------------------------------------------------

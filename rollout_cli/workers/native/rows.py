@@ -7,19 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.envs.describe import AutoresetMode, autoreset_mode, time_limit_of, vector_name
 from rollout_cli.envs.source import Vector
-from rollout_cli.episodes.spaces import Leaf, SpaceRows
+from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.seeding.seeds import derive_seed, env_seed, env_seeds
 from rollout_cli.workers.batches import leaf_batch
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, shown
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
-
-Array = npt.NDArray[Any]
 
 _FINAL = {"final_obs", "final_info", "_final_obs", "_final_info"}
 
@@ -38,8 +35,10 @@ class NativeRows:
 
     def __init__(self, env: Vector, n_rows: int, root: int) -> None:
         if env.num_envs != n_rows:
-            hint = "give an EnvSource, or omit vectorization='native'"
-            raise EnvLoadError(f"{env!r} is no gymnasium.vector.VectorEnv of {n_rows} rows", hint=hint)
+            raise EnvLoadError(
+                f"{env!r} is no gymnasium.vector.VectorEnv of {n_rows} rows",
+                hint="give an EnvSource, or omit vectorization='native'",
+            )
         self._root = root
         # Any: its `reset` takes a seed a row, which VectorEnv's own signature does not say.
         self.env: Any = env
@@ -58,9 +57,11 @@ class NativeRows:
         """Raise EnvLoadError where rows that reset themselves do so later than after `limit` steps."""
         own_limit = time_limit_of(self.env) or math.inf
         if self.resets_itself and own_limit > limit:
-            limits = f"its rows itself after {own_limit:g} steps: none can be cut at {limit:g} steps"
-            hint = "give the limit to the environment, as in {env_kwargs=max_episode_steps=N}, or omit it"
-            raise EnvLoadError(f"{vector_name(self.env)} resets {limits}", hint=hint)
+            raise EnvLoadError(
+                f"{vector_name(self.env)} resets its rows itself after {own_limit:g} steps: "
+                f"none can be cut at {limit:g} steps",
+                hint="give the limit to the environment, as in {env_kwargs=max_episode_steps=N}, or omit it",
+            )
 
     def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Array]:
         """Reset rows (k,) for the episodes `numbers` (n,), where `before` are the last observations.
@@ -148,14 +149,15 @@ class NativePolicy:
         """Choose actions for a tree of arrays (n, *shape), where rows run the numbers int64 (n,).
 
         Return the actions for the environment, the same as one array (n, *shape) a leaf, and infos of the
-        whole batch. An action outside of the space, in a row that runs an episode, raises BadValueError with that row.
+        whole batch. An action outside of the space, in a row that runs an episode, raises BadValueError with
+        that row.
         """
         actions, infos = self._policy.get_actions(observations)
         try:
-            given = self._spaces.columns(actions)
+            action_columns = self._spaces.columns(actions)
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(f"the actions lack {error!r}: {shown(actions)}") from error
-        columns = zip(self._spaces.leaves, self._bounds, given, strict=True)
+        columns = zip(self._spaces.leaves, self._bounds, action_columns, strict=True)
         leaves = [self._checked(leaf, bounds, values, numbers) for leaf, bounds, values in columns]
         return self._for_env(leaves), leaves, infos
 
@@ -181,17 +183,19 @@ class NativePolicy:
             (leaf.kind, leaf.space.dtype, values)
             for leaf, values in zip(self._spaces.leaves, leaves, strict=True)
         ]
-        given = [
+        batched = [
             tuple(values) if kind == "text" else values.astype(dtype, copy=False)
             for kind, dtype, values in pairs
         ]
-        return self._spaces.tree(given)
+        return self._spaces.tree(batched)
 
 
 def final_infos(infos: Mapping[Any, Any]) -> tuple[Any, Mapping[Any, Any], dict[Any, Any]]:
     """Return the last observations, their infos, and the rows' present infos, of a step in SAME_STEP mode."""
     if "final_obs" not in infos:
-        hint = "in the mode SAME_STEP the infos hold 'final_obs' where episodes end"
-        raise BadValueError("infos has no 'final_obs' though episodes ended", hint)
+        raise BadValueError(
+            "infos has no 'final_obs' though episodes ended",
+            "in the mode SAME_STEP the infos hold 'final_obs' where episodes end",
+        )
     now = {key: value for key, value in infos.items() if key not in _FINAL}
     return infos["final_obs"], infos.get("final_info") or {}, now

@@ -13,14 +13,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from rollout_cli.episodes.spaces import Leaf
+from rollout_cli.episodes.spaces import Array, Leaf
 from rollout_cli.memory import Frames
 from rollout_cli.workers.checks import BadValueError, bad_action, checked_text, clipped, inside_check, shown
 from rollout_cli.workers.values import OnInvalidAction
 
-Array = npt.NDArray[Any]
 Record = Callable[[Any], Any]
 
 FRAME_BYTES = 1 << 12

@@ -168,7 +168,7 @@ class PythonRows:
     # -- episodes --------------------------------------------------------------------------------------------
 
     def _use(self, row: Row, env: Any) -> None:
-        """Run a row's next episodes in this environment, whose own `step` is called unless a subclass has one."""
+        """Run a row's next episodes in this environment, by its own `step` unless a subclass has one."""
         worker = self._worker
         row.use(env, env.step if type(worker).step_env is Worker.step_env else partial(worker.step_env, env))
 
@@ -180,7 +180,8 @@ class PythonRows:
         env = updated_env(row.env, self._updates[row.index], gymnasium.Env)
         if env_spec_of(env, self._limit) != self._spec:
             raise EnvLoadError(
-                "the environment that was built anew for an episode has other spaces, or another limit, than before",
+                "the environment that was built anew for an episode has other spaces, "
+                "or another limit, than before",
                 hint="build the same environment each time, or omit {fresh_env=True}",
             )
         self._envs[row.index] = env
@@ -239,10 +240,9 @@ class PythonRows:
         taken = [episode for episode in self._ended if episode.number < below or episode.ended < ended_before]
         if not taken:
             return []
-        kept = len(self._ended) > len(taken)
-        self._ended = (
-            [one for one in self._ended if one.number >= below and one.ended >= ended_before] if kept else []
-        )
+        self._ended = [
+            episode for episode in self._ended if episode.number >= below and episode.ended >= ended_before
+        ]
         taken.sort(key=attrgetter("number"))
         self.finished_rows -= sum(episode.length for episode in taken)
         # Large episodes are not copied once more, to lie in one array.

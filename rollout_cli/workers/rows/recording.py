@@ -9,18 +9,16 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import InfoTable, tabulate
-from rollout_cli.episodes.spaces import leaf_getters, space_leaves, unflatten
+from rollout_cli.episodes.spaces import Array, leaf_getters, space_leaves, unflatten
 from rollout_cli.workers.checks import BadValueError
 from rollout_cli.workers.rows.columns import Column, Record
 from rollout_cli.workers.values import OnInvalidAction
 
-Array = npt.NDArray[Any]
 Pieces = tuple[Any, ...]
 """Samples of an episode that were cut from its columns, one piece a leaf."""
 Infos = dict[int, Mapping[Any, Any]]

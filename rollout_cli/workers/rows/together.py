@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from rollout_cli.episodes.spaces import SpaceRows
+from rollout_cli.episodes.spaces import Array, SpaceRows
 from rollout_cli.seeding.seeds import derive_seed, seed_globals
 from rollout_cli.workers.batches import infos_of_rows
 from rollout_cli.workers.checks import BadValueError, shown
@@ -17,8 +16,6 @@ from rollout_cli.workers.policy_holder import masks_of
 from rollout_cli.workers.rows.engine import PythonRows, Row, clock
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
-
-Array = npt.NDArray[Any]
 
 
 class RowsTogether(PythonRows):
