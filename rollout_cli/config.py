@@ -8,7 +8,7 @@ for a number.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -21,6 +21,7 @@ from rollout_cli import option_types as types
 from rollout_cli.cores import usable_cores
 from rollout_cli.errors import ConfigError
 from rollout_cli.keywords import keyword
+from rollout_cli.option_rules import check_together
 from rollout_cli.option_types import EpisodeRange, Shard
 
 CommandName = Literal["collect", "exact"]
@@ -286,7 +287,7 @@ class CollectConfig:
             object.__setattr__(self, "env", DEFAULT_ENV)
         if self.output == _UNSET_OUTPUT and self.env is not None:
             object.__setattr__(self, "output", default_output(self.env, datetime.now(UTC)))
-        _check_together(self)
+        check_together(self, [option for option in OPTIONS.values() if option.name in ENDS])
 
 
 def _is_folder(policy: str) -> bool:
@@ -339,121 +340,6 @@ def default_output(env: str, now: datetime) -> Path:
     label = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:_LONGEST_LABEL] or "env"
     time = now.astimezone(UTC)
     return Path("rollouts") / f"{label}-{time:%Y%m%dT%H%M%S}.{time.microsecond // 1000:03d}Z"
-
-
-_WORKERS_OWN = {
-    "seed",
-    "max_episode_length",
-    "n_envs",
-    "vectorization",
-    "deterministic",
-    "fresh_env",
-    "worker_number",
-}
-"""Arguments of every worker that `worker_args` cannot hold, since they follow from other options."""
-
-
-_CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = (
-    (
-        lambda config: config.resume and config.overwrite,
-        "--resume keeps the existing dataset and --overwrite replaces it",
-        "give one of them",
-    ),
-    (
-        lambda config: config.accept_changes and not config.resume,
-        "--accept-changes is about a dataset that is resumed",
-        "add {resume=True}, or omit it",
-    ),
-    (
-        lambda config: config.fresh_env and config.vectorization == "native",
-        "--fresh-env builds single environments anew, and --vectorization native has none",
-        "omit one of them",
-    ),
-    (
-        lambda config: config.worker_class is not None and config.vectorization == "native",
-        "--vectorization native has a worker class of its own",
-        "omit {worker_class}",
-    ),
-    (
-        lambda config: config.wrapper and config.vectorization == "native",
-        "--wrapper wraps single environments, and --vectorization native has none",
-        "omit {wrapper}, or let a factory wrap the vector environment",
-    ),
-    (
-        lambda config: (config.tasks or config.reset_options) and config.vectorization == "native",
-        "--tasks and --reset-options reset single environments, and --vectorization native has none",
-        'omit {vectorization="native"}: {envs_per_worker=…} then steps copies of the environment',
-    ),
-    (
-        lambda config: config.sampler == "local" and (config.step_timeout or config.episode_timeout),
-        "--step-timeout and --episode-timeout need worker processes, and --sampler local has none",
-        'use {sampler="multiprocessing"}',
-    ),
-    (
-        lambda config: config.keep_cap is not None and config.keep is None,
-        "--keep-cap is about --keep, which is not given",
-        "add {keep=EXPRESSION}, or omit it",
-    ),
-    (
-        lambda config: config.keep is not None and config.command == "exact",
-        "--keep decides how many episodes run, and `rollout exact` runs the same number in each worker",
-        "use `rollout collect`",
-    ),
-    (
-        lambda config: config.keep is not None and config.shard is not None,
-        "--shard cannot divide --keep: which episodes count is known when all before them have ended",
-        "collect without {keep}, and use `rollout filter` on what `rollout merge` makes",
-    ),
-    (
-        lambda config: config.keep is not None and config.run_numbers.start > 0,
-        "--keep counts episodes from the first one on, and --episodes A:B gives their numbers",
-        "say how many to keep: {episodes=N}",
-    ),
-    (
-        lambda config: config.sampler != "ray" and config.ray_address is not None,
-        "--ray-address names a Ray cluster, which no other sampler uses",
-        'add {sampler="ray"}',
-    ),
-)
-"""What two options contradict each other in, a message and a hint."""
-
-
-def _check_together(config: CollectConfig) -> None:
-    """Raise `ConfigError` unless options of the command end the run, or if two contradict each other."""
-    ends = {name: option for name, option in OPTIONS.items() if name in ENDS}
-    given = [option.flag for name, option in ends.items() if getattr(config, name) is not None]
-    flags = [option.flag for option in ends.values() if config.command in option.commands]
-    if not given or not set(given) <= set(flags):
-        raise ConfigError(
-            f"`rollout {config.command}` needs {' or '.join(flags)}, got {' and '.join(given) or 'none'}",
-            hint=f"say how much to collect, for example: rollout {config.command} {flags[0]} 10",
-        )
-    for contradicts, message, hint in _CONTRADICTIONS:
-        if contradicts(config):
-            raise ConfigError(message, hint=hint)
-    if config.shard is not None:
-        _check_shard(config, config.shard)
-    for name in _WORKERS_OWN & config.worker_args.keys():
-        raise ConfigError(f"--worker-args cannot give {name}", hint="it follows from the options")
-
-
-def _check_shard(config: CollectConfig, shard: Shard) -> None:
-    if config.timesteps is not None or config.max_time is not None:
-        raise ConfigError(
-            f"--shard cannot divide {'--max-time' if config.timesteps is None else '--timesteps'}: "
-            "which episodes these are is known when all before them have ended",
-            hint='give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
-        )
-    if config.seed is None and not config.resume:
-        raise ConfigError(
-            "--shard needs --seed", hint="all parts of a run have one root seed: give each the same"
-        )
-    if shard.parts > len(config.run_numbers):
-        what = "episodes" if config.command == "collect" else "workers"
-        raise ConfigError(
-            f"--shard {shard} divides {len(config.run_numbers)} {what}, which are fewer than the parts",
-            hint="divide into fewer parts",
-        )
 
 
 # Writing.

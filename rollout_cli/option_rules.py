@@ -1,0 +1,125 @@
+"""Which options do not go together: the one place where a rule is about more than one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rollout_cli.errors import ConfigError
+from rollout_cli.option_types import Shard
+
+if TYPE_CHECKING:
+    from rollout_cli.config import CollectConfig, Option
+
+_WORKERS_OWN = {
+    "seed",
+    "max_episode_length",
+    "n_envs",
+    "vectorization",
+    "deterministic",
+    "fresh_env",
+    "worker_number",
+}
+"""Arguments of every worker that `worker_args` cannot hold, since they follow from other options."""
+
+
+_CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = (
+    (
+        lambda config: config.resume and config.overwrite,
+        "--resume keeps the existing dataset and --overwrite replaces it",
+        "give one of them",
+    ),
+    (
+        lambda config: config.accept_changes and not config.resume,
+        "--accept-changes is about a dataset that is resumed",
+        "add {resume=True}, or omit it",
+    ),
+    (
+        lambda config: config.fresh_env and config.vectorization == "native",
+        "--fresh-env builds single environments anew, and --vectorization native has none",
+        "omit one of them",
+    ),
+    (
+        lambda config: config.worker_class is not None and config.vectorization == "native",
+        "--vectorization native has a worker class of its own",
+        "omit {worker_class}",
+    ),
+    (
+        lambda config: config.wrapper and config.vectorization == "native",
+        "--wrapper wraps single environments, and --vectorization native has none",
+        "omit {wrapper}, or let a factory wrap the vector environment",
+    ),
+    (
+        lambda config: (config.tasks or config.reset_options) and config.vectorization == "native",
+        "--tasks and --reset-options reset single environments, and --vectorization native has none",
+        'omit {vectorization="native"}: {envs_per_worker=…} then steps copies of the environment',
+    ),
+    (
+        lambda config: config.sampler == "local" and (config.step_timeout or config.episode_timeout),
+        "--step-timeout and --episode-timeout need worker processes, and --sampler local has none",
+        'use {sampler="multiprocessing"}',
+    ),
+    (
+        lambda config: config.keep_cap is not None and config.keep is None,
+        "--keep-cap is about --keep, which is not given",
+        "add {keep=EXPRESSION}, or omit it",
+    ),
+    (
+        lambda config: config.keep is not None and config.command == "exact",
+        "--keep decides how many episodes run, and `rollout exact` runs the same number in each worker",
+        "use `rollout collect`",
+    ),
+    (
+        lambda config: config.keep is not None and config.shard is not None,
+        "--shard cannot divide --keep: which episodes count is known when all before them have ended",
+        "collect without {keep}, and use `rollout filter` on what `rollout merge` makes",
+    ),
+    (
+        lambda config: config.keep is not None and config.run_numbers.start > 0,
+        "--keep counts episodes from the first one on, and --episodes A:B gives their numbers",
+        "say how many to keep: {episodes=N}",
+    ),
+    (
+        lambda config: config.sampler != "ray" and config.ray_address is not None,
+        "--ray-address names a Ray cluster, which no other sampler uses",
+        'add {sampler="ray"}',
+    ),
+)
+"""What two options contradict each other in, a message and a hint."""
+
+
+def check_together(config: CollectConfig, ends: Sequence[Option]) -> None:
+    """Raise `ConfigError` where none of the command's `ends` is given, or where two options contradict each other."""
+    given = [option.flag for option in ends if getattr(config, option.name) is not None]
+    flags = [option.flag for option in ends if config.command in option.commands]
+    if not given or not set(given) <= set(flags):
+        raise ConfigError(
+            f"`rollout {config.command}` needs {' or '.join(flags)}, got {' and '.join(given) or 'none'}",
+            hint=f"say how much to collect, for example: rollout {config.command} {flags[0]} 10",
+        )
+    for contradicts, message, hint in _CONTRADICTIONS:
+        if contradicts(config):
+            raise ConfigError(message, hint=hint)
+    if config.shard is not None:
+        _check_shard(config, config.shard)
+    for name in _WORKERS_OWN & config.worker_args.keys():
+        raise ConfigError(f"--worker-args cannot give {name}", hint="it follows from the options")
+
+
+def _check_shard(config: CollectConfig, shard: Shard) -> None:
+    if config.timesteps is not None or config.max_time is not None:
+        raise ConfigError(
+            f"--shard cannot divide {'--max-time' if config.timesteps is None else '--timesteps'}: "
+            "which episodes these are is known when all before them have ended",
+            hint='give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
+        )
+    if config.seed is None and not config.resume:
+        raise ConfigError(
+            "--shard needs --seed", hint="all parts of a run have one root seed: give each the same"
+        )
+    if shard.parts > len(config.run_numbers):
+        what = "episodes" if config.command == "collect" else "workers"
+        raise ConfigError(
+            f"--shard {shard} divides {len(config.run_numbers)} {what}, which are fewer than the parts",
+            hint="divide into fewer parts",
+        )
