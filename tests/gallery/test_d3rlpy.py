@@ -139,6 +139,14 @@ def spec_of(env_id: str) -> EnvSpec:
     return EnvSpec(env.observation_space, env.action_space)
 
 
+def test_actions_begin_at_the_start_of_their_space(models: dict[str, Any]) -> None:
+    """d3rlpy counts them from 0."""
+    observations = np.random.default_rng(0).normal(scale=0.1, size=(40, 4)).astype(np.float32)
+    spec = EnvSpec(spec_of(CARTPOLE).observation_space, gymnasium.spaces.Discrete(2, start=5))
+    actions, _ = policy_source(str(models["folder"] / "DQN.d3")).load(spec).get_actions(observations)
+    assert (models["DQN"].predict(observations) + 5).tolist() == actions.tolist()
+
+
 def test_what_is_refused(models: dict[str, Any], d3rlpy: Any, tmp_path: Path) -> None:
     """Other spaces, a greedy mode where there is none, and what acts on a return."""
     folder = models["folder"]

@@ -28,8 +28,8 @@ from tests.helpers.datasets import source_of
 from tests.helpers.processes import called
 
 PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
-ENVS = {"PPO": CARTPOLE, "LSTM": CARTPOLE, "DQN": CARTPOLE, "Gaussian": PENDULUM, "SAC": PENDULUM}
-SCALED = {"Gaussian": "?scale=true", "SAC": "?scale=true"}
+ENVS = {"PPO": CARTPOLE, "LSTM": PENDULUM, "DQN": CARTPOLE, "Gaussian": PENDULUM, "SAC": PENDULUM}
+SCALED = dict.fromkeys((name for name, env_id in ENVS.items() if env_id == PENDULUM), "?scale=true")
 """A module alone does not say so."""
 
 
@@ -244,6 +244,7 @@ def test_what_is_refused(modules: dict[str, Path], tmp_path: Path) -> None:
         policy_source(str(tmp_path / "less")).load(spec_of(CARTPOLE))
     for name in ("a", "b"):
         shutil.copytree(modules["PPO"], tmp_path / "several" / name)
+    (tmp_path / "several" / "module_state.pkl").touch()
     for name in ("several", "less/absent"):
         with pytest.raises(PolicyLoadError, match="holds no RLModule"):
             policy_source(f"rllib:{tmp_path / name}")

@@ -138,7 +138,8 @@ def _load(
 ) -> RllibPolicy:
     with needing("torch"):
         import torch  # noqa: F401, PLC0415 - only workers with such a policy need it
-    with needing("ray[rllib]", "ray"):
+    # Ray alone has no tree, which all of RLlib imports.
+    with needing("ray[rllib]", "ray"), needing("ray[rllib]", "tree"):
         from ray.rllib.utils.torch_utils import convert_to_torch_tensor  # noqa: PLC0415 - as torch
     unpickle = partial(restricted_loads, trust=options.get("trust", False), allowed=_CLASSES)
     made_by = unpickle(files.contents[_CLASS])
