@@ -27,6 +27,7 @@ WORLDS = {
     "PointMaze": World("gymnasium_robotics:PointMaze_UMaze-v3", options=SHORT),
     "AntMaze": World("gymnasium_robotics:AntMaze_UMaze-v5", *FEW_STEPS, 5),
     "AdroitHandDoor": World("gymnasium_robotics:AdroitHandDoor-v1", *FEW_STEPS, 5),
+    "HandReach": World("gymnasium_robotics:HandReach-v3", *FEW_STEPS, 5),
     "FrankaKitchen": World("gymnasium_robotics:FrankaKitchen-v1", *FEW_STEPS, 5),
     "PandaReach": World("panda_gym:PandaReach-v3", *FEW_STEPS, 5),
     "Meta-World": World(
