@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
-from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import Chunk, unmatched_patterns
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import InterruptedRunError, RolloutError
 from rollout_cli.run.checks.objects import Finding
@@ -109,9 +109,14 @@ def _values(recorded: Recorded) -> Iterator[Finding]:
 
 def _infos(recorded: Recorded) -> Iterator[Finding]:
     """Name infos that nothing can store."""
-    if dropped := recorded.summary.dropped_infos:
+    patterns = recorded.trial.config.drop_info
+    # What the user leaves out is counted too.
+    dropped = [
+        name for name in recorded.summary.dropped_infos if [*patterns] == unmatched_patterns(patterns, [name])
+    ]
+    if dropped:
         change = "give numbers, texts or arrays, or leave them out: {drop_info=KEY}"
-        yield Finding("warn", f"nothing can store the infos {', '.join([*dropped][:_SEVERAL])}", change)
+        yield Finding("warn", f"nothing can store the infos {', '.join(dropped[:_SEVERAL])}", change)
 
 
 def _seeds(recorded: Recorded) -> Iterator[Finding]:
