@@ -24,8 +24,7 @@ def head(
     """Print the first episodes of a dataset as a table, or the first steps of its first episode."""
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
 
-    dataset = load(folder)
-    rows = (_steps if steps else _episodes)(dataset, number)
+    rows = (_steps if steps else _episodes)(load(folder), number)
     if json:
         print_json({"path": str(folder), "steps" if steps else "episodes": rows})
     else:

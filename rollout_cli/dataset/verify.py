@@ -225,8 +225,7 @@ def _check_segment(
         for problem, wrong in checks:
             if np.any(wrong):
                 report.add(file, problem, segment, ids[wrong] if np.ndim(wrong) else ())
-    identities = np.column_stack([ids, facts["source"], facts["episode_number"]])
-    report.identities[segment] = identities
+    report.identities[segment] = np.column_stack([ids, facts["source"], facts["episode_number"]])
     size = sum(file.stat().st_size for file in (path, data_path) if file.exists())
     report.segments.append(Written(segment, record, size))
     return int(ids[-1]) + 1, record.stop

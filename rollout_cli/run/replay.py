@@ -140,5 +140,4 @@ def _run_again(sampler: Sampler, dataset: Dataset, place: int, only: Collection[
     episode = dataset[place]
     rerun = stored_form(run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"])
     facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
-    difference = first_difference(episode.batch, rerun, only=only)
-    return Replayed({**facts, "steps": len(episode)}, difference)
+    return Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, rerun, only=only))
