@@ -42,8 +42,8 @@ def run_folder(parent: Path, settings: dict[str, Any], env: str | None = ENV, **
     inner = folder / str(env)
     inner.mkdir(parents=True)
     (folder / f"{env}.zip").touch()
-    given = {"algo": "ppo", "env": env, "env_kwargs": None, "gym_packages": [], "seed": 3, **arguments}
-    for name, document in (("args.yml", given), ("config.yml", settings)):
+    written = {"algo": "ppo", "env": env, "env_kwargs": None, "gym_packages": [], "seed": 3, **arguments}
+    for name, document in (("args.yml", written), ("config.yml", settings)):
         (inner / name).write_text(yaml.dump(OrderedDict(sorted(document.items()))))
     return folder
 
@@ -206,9 +206,9 @@ def test_what_no_option_can_hold_is_refused(tmp_path: Path, name: str) -> None:
 def test_arguments_of_wrappers_are_texts_that_are_read_again(tmp_path: Path) -> None:
     """Whatever TOML holds comes back equal, whatever stands in it."""
     arguments = {"a": [1.5, True, 'x&y="?é'], "b": 1e-5, "c": "true"}
-    folder = str(run_folder(tmp_path, {"env_wrapper": {WRAPPER: arguments}}))
+    folder = str(run_folder(tmp_path, {"env_wrapper": {WRAPPER: {**arguments, "d": (1, 2)}}}))
     (source,) = env_of(completed(CollectConfig(policy=folder, timesteps=9), Progress())).wrappers
-    assert arguments == source.kwargs
+    assert {**arguments, "d": [1, 2]} == source.kwargs
 
 
 @pytest.mark.parametrize("key", ["policy_kwargs", "env_wrapper"])

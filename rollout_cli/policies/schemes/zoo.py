@@ -58,7 +58,7 @@ def _load(
 
 
 def _read(files: PolicyFiles, name: str) -> dict[str, Any]:
-    """Return what a YAML file of the folder holds. Of Python objects in it only mappings and tuples are made."""
+    """Return what a YAML file of the folder holds. No Python object in it is made."""
     with needing("pyyaml", "yaml"):
         import yaml  # noqa: PLC0415 - only such folders need it
     reader: Any = type("Reader", (yaml.SafeLoader,), {})
@@ -68,10 +68,10 @@ def _read(files: PolicyFiles, name: str) -> dict[str, Any]:
 
 
 def _python_object(reader: Any, tag: str, node: Any) -> Any:
-    """Return the mapping or tuple that a tag of Python's names; of anything else the node, which is no value."""
+    """Return the mapping, or the tuple as a list, that a tag names; of anything else the node, which is no value."""
     if tag == "object/apply:collections.OrderedDict":
         return dict(reader.construct_sequence(node, deep=True)[0])
-    return tuple(reader.construct_sequence(node, deep=True)) if tag == "tuple" else node
+    return reader.construct_sequence(node, deep=True) if tag == "tuple" else node
 
 
 def _trained_in(files: PolicyFiles) -> TrainingEnv:
