@@ -55,18 +55,17 @@ def _parts(work: Path, share: int, seed: int) -> Iterator[Callable[[], str]]:
     for at, setting in enumerate(SETTINGS):
         count, rng = KILLS // share // len(SETTINGS), random.Random(f"{seed} {at}")
         yield partial(kill_all, setting, work / str(at), count, rng)
-    yield partial(apart, "cycles", CYCLES // share)
-    yield partial(apart, "disk", share)
-    yield partial(kill_everywhere, work / "killed", every=share)
-    yield partial(kill_edits, work / "edits", every=3 * share)
-    yield partial(kill_exports, work / "exports", EXPORT_KILLS // share, random.Random(f"{seed} exports"))
+    yield partial(apart, f"cycles({CYCLES // share})")
+    yield partial(apart, f"disk({share})")
+    yield partial(apart, f"overwrites({share})")
+    yield partial(apart, f"edits({3 * share})")
+    yield partial(apart, f"exports({EXPORT_KILLS // share}, {seed})")
     yield partial(properties, EXAMPLES // share, seed)
 
 
-def apart(name: str, argument: int) -> str:
-    """Run one of the parts that look at their own process, or patch it, in a process of its own."""
-    code = f"from tests.soak.__main__ import {name}; {name}({argument})"
-    return _run([sys.executable, "-c", code])
+def apart(call: str) -> str:
+    """Run a part in a process of its own: it looks at its process, patches it, or redirects its streams."""
+    return _run([sys.executable, "-c", f"from tests.soak.__main__ import *; {call}"])
 
 
 def cycles(count: int) -> None:
@@ -76,8 +75,27 @@ def cycles(count: int) -> None:
 
 def disk(every: int) -> None:
     """Let the disk fail."""
+    _in_folder(partial(fail_everywhere, every=every))
+
+
+def overwrites(every: int) -> None:
+    """Kill `repair` and `collect --overwrite`."""
+    _in_folder(partial(kill_everywhere, every=every))
+
+
+def edits(every: int) -> None:
+    """Kill what edits datasets."""
+    _in_folder(partial(kill_edits, every=every))
+
+
+def exports(count: int, seed: int) -> None:
+    """Kill exports."""
+    _in_folder(partial(kill_exports, count=count, rng=random.Random(f"{seed} exports")))
+
+
+def _in_folder(part: Callable[[Path], str]) -> None:
     with tempfile.TemporaryDirectory(prefix="rollout-soak-") as work:
-        print(fail_everywhere(Path(work), every=every))
+        print(part(Path(work) / "work"))
 
 
 def properties(examples: int, seed: int) -> str:
