@@ -103,7 +103,7 @@ class Expression:
     def no_column(self, name: str, present: Sequence[str]) -> UsageError:
         """Return the error that the column `name`, which it names, is not among those `present`."""
         close = [column for column in present if column.endswith(f".{name}")]
-        close = close or difflib.get_close_matches(name, present, 1, 0.5)
+        close = close or difflib.get_close_matches(name, present, 1)
         hint = f"did you mean {_quoted(close[0])}?" if close else f"there are: {', '.join(present)}"
         place = min(start for (start, _), column in self._names.items() if column == name)
         return self._fault(f"there is no column {name!r}", place, hint)
@@ -149,7 +149,7 @@ class Expression:
     def _compare(self, left: ast.expr, sign: ast.cmpop, right: ast.expr) -> Array:
         if isinstance(sign, ast.In | ast.NotIn):
             if not isinstance(right, ast.List | ast.Tuple):
-                hint = "for example: worker in [0, 3]"
+                hint = "for example: length in [200, 500]"
                 raise self._fault("'in' needs a list", right.col_offset, hint)
             is_in = isinstance(sign, ast.In)
             join, each = (np.logical_or, ast.Eq()) if is_in else (np.logical_and, ast.NotEq())

@@ -161,7 +161,7 @@ REFUSED = {
     "length > ": ("a word too many", "for example"),
     "(length": ("a word too many", "for example"),
     "length 20": ("a word too many at character 8", "for example"),
-    "length in 20": ("'in' needs a list at character 11", "worker in [0, 3]"),
+    "length in 20": ("'in' needs a list at character 11", "length in [200, 500]"),
     "length > 'a'": ("compares a text with a number at character 1", ""),
     "length > 1 and 'a'": ("a text is neither true nor false at character 16", "compare it"),
     "env_info.mode + 1 > 2": ("calculates with a text at character 1", ""),
