@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -36,13 +36,26 @@ _UNKNOWN = -1
 class _FieldGroup:
     """A row group, and those of its fields that were read: trees of arrays that nobody changes."""
 
-    __slots__ = ("at", "fields", "first", "last", "nbytes", "number", "path")
+    __slots__ = ("at", "fields", "nbytes", "path", "rows")
 
-    def __init__(self, number: int, path: Path, at: int, first: int, last: int) -> None:
-        self.number, self.path, self.at = number, path, at
-        self.first, self.last = first, last  # The rows at which it begins and ends.
+    def __init__(self, path: Path, at: int, rows: int) -> None:
+        self.path, self.at, self.rows = path, at, rows
         self.fields: dict[str, Tree] = {}
         self.nbytes = 0
+
+
+class _Beginnings:
+    """Where each episode begins in a table: the number of the row group, and the row in it.
+
+    They are found for a file at a time. What a view of memory gives are Python's own numbers.
+    """
+
+    __slots__ = ("folder", "groups", "starts")
+
+    def __init__(self, folder: str, n_episodes: int) -> None:
+        self.folder = folder
+        self.groups = np.full(n_episodes, _UNKNOWN, np.int32).data
+        self.starts = np.zeros(n_episodes, np.int64).data
 
 
 class EpisodeTable:
@@ -54,6 +67,7 @@ class EpisodeTable:
         spaces: The columns of the spaces.
         table: The columns `EPISODE_FIELDS`, one row an episode.
         facts: The values of these columns, by name: Python's own numbers.
+        lengths, terminated, truncated: Those of three of them, which readers ask for most.
         reader: What reads the files.
     """
 
@@ -71,15 +85,12 @@ class EpisodeTable:
         self._firsts = np.cumsum([0, *files.values()])
         self._columns = {field.name: np.asarray(table[field.name].to_numpy()) for field in EPISODE_FIELDS}
         # What a view of memory gives are Python's own numbers, as fast as numpy gives its own.
-        self.facts = {name: memoryview(column.data) for name, column in self._columns.items()}
-        self._rows, self._lengths = self.facts["data_row_index"], self.facts["length"]
-        # By table, the row group that was read last: the next field is often of it.
-        self._recent = dict.fromkeys((DATA, EPISODES), _FieldGroup(_UNKNOWN, root, 0, 0, 0))
-        # By table, the row group in which an episode begins; found for a file at a time.
-        self._groups = {
-            folder: np.full(table.num_rows, _UNKNOWN, np.int32).data for folder in (DATA, EPISODES)
-        }
-        self._group_places: list[tuple[Path, int, int, int]] = []
+        self.facts: dict[str, Any] = {name: column.data for name, column in self._columns.items()}
+        self.lengths: Sequence[int] = self.facts["length"]
+        self.terminated: Sequence[bool] = self.facts["terminated"]
+        self.truncated: Sequence[bool] = self.facts["truncated"]
+        self._steps, self._ends = (_Beginnings(folder, table.num_rows) for folder in (DATA, EPISODES))
+        self._field_groups: list[tuple[Path, int, int]] = []
         self._finding = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -112,30 +123,32 @@ class EpisodeTable:
             DatasetFormatError: If the files are damaged, or contradict each other.
         """
         if name == "last_observation":
-            folder, row, end = EPISODES, episode, episode + 1
+            begins, length = self._ends, 1
         else:
-            folder, row = DATA, self._rows[episode]
-            end = row + self._lengths[episode]
-        number = self._groups[folder][episode]
+            begins, length = self._steps, self.lengths[episode]
+        number = begins.groups[episode]
         if number == _UNKNOWN:
-            number = self._find_groups(folder, episode)
-        group = self._recent[folder]
-        parts: list[Tree] = []
-        while True:
-            if group.number != number:
-                group = self._recent[folder] = self.reader.kept(number, self._new_group)
+            number = self._find_groups(begins, episode)
+        group = self.reader.find(number) or self.reader.kept(number, self._new_group)
+        tree = group.fields.get(name)
+        if tree is None:
+            tree = self._read_field(group, name)
+        start = begins.starts[episode]
+        stop = start + length
+        if stop <= group.rows and isinstance(tree, np.ndarray):
+            return tree[start:stop].copy()
+        parts = [map_tree(itemgetter(slice(start, stop)), tree)]
+        while stop > group.rows:
+            stop, number = stop - group.rows, number + 1
+            group = self.reader.kept(number, self._new_group)
             tree = group.fields.get(name)
-            if tree is None:
-                tree = self._read_field(group, name)
-            if end <= group.last and not parts and isinstance(tree, np.ndarray):
-                return tree[row - group.first : end - group.first].copy()
-            parts.append(map_tree(itemgetter(slice(row - group.first, end - group.first)), tree))
-            if end <= group.last:
-                return map_tree(lambda *leaves: np.concatenate(leaves), *parts)
-            row, number = group.last, number + 1
+            parts.append(
+                map_tree(itemgetter(slice(stop)), self._read_field(group, name) if tree is None else tree)
+            )
+        return map_tree(lambda *leaves: np.concatenate(leaves), *parts)
 
     def _new_group(self, number: int) -> _FieldGroup:
-        return _FieldGroup(number, *self._group_places[number])
+        return _FieldGroup(*self._field_groups[number])
 
     def _read_field(self, group: _FieldGroup, name: str) -> Tree:
         table = self.reader.decoded(group.path, group.at, field_columns(self.spaces, name))
@@ -144,20 +157,21 @@ class EpisodeTable:
         self.reader.trim()
         return tree
 
-    def _find_groups(self, folder: str, episode: int) -> int:
-        """Find the row groups of all episodes of a file; return that in which one begins."""
+    def _find_groups(self, begins: _Beginnings, episode: int) -> int:
+        """Find where all episodes of a file begin; return the row group of one."""
         file = int(np.searchsorted(self._firsts, episode, side="right")) - 1
         start, stop = self._firsts[file : file + 2].tolist()
-        places = self.places(folder, np.arange(start, stop))
-        path = self.root / folder / file_name((int(places[0, 0]), int(places[0, 1])))
+        places = self.places(begins.folder, np.arange(start, stop))
+        path = self.root / begins.folder / file_name((int(places[0, 0]), int(places[0, 1])))
         groups = self.reader.groups(path, int(places[:, 2].min()), int(places[:, 3].max()))
-        # The rows of `meta/episodes` are numbered as episodes are.
-        offset = 0 if folder == DATA else start
-        begins = np.searchsorted([first for _, first, _ in groups], places[:, 2], side="right") - 1
+        firsts = np.array([first for _, first, _ in groups])
+        at = np.searchsorted(firsts, places[:, 2], side="right") - 1
+        np.asarray(begins.starts)[start:stop] = places[:, 2] - firsts[at]
         with self._finding:
-            numbers = len(self._group_places) + begins
-            self._group_places += [(path, at, first + offset, last + offset) for at, first, last in groups]
-            np.asarray(self._groups[folder])[start:stop] = numbers
+            numbers = len(self._field_groups) + at
+            self._field_groups += [(path, at, last - first) for at, first, last in groups]
+            # Last: another thread looks at it first.
+            np.asarray(begins.groups)[start:stop] = numbers
         return int(numbers[episode - start])
 
 

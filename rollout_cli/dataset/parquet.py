@@ -154,6 +154,7 @@ class RowReader:
         self._origins = origins
         self._edges: dict[Path, list[int]] = {}
         self._kept: OrderedDict[Any, Any] = OrderedDict()
+        self.find = self._kept.get  # Returns what is kept under a key, or None.
         self._changing = threading.Lock()  # Held by a thread that changes what is kept.
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -194,7 +195,7 @@ class RowReader:
 
     def kept(self, key: Any, read: Callable[[Any], Any]) -> Any:
         """Return what is kept under `key`, or else `read(key)`, which is kept; its `nbytes` count."""
-        value = self._kept.get(key)
+        value = self.find(key)
         if value is not None:
             return value
         value = read(key)

@@ -75,7 +75,10 @@ class Dataset:
             TypeError: If `at` is not an integer, a slice, integers, or a mask.
         """
         if isinstance(at, _INTEGERS):
-            return Episode(self.rows.table, int(self.rows.ids[at]))
+            try:
+                return Episode(self.rows.table, self.rows.places[int(at)])
+            except IndexError:
+                raise IndexError(f"there is no episode {at}: the dataset has {len(self)}") from None
         if not isinstance(at, slice):
             # numpy takes an empty list for floats.
             at = np.array(at, dtype=None if np.size(at) else np.int64)
@@ -224,16 +227,19 @@ class Episode:
     Arrays are the episode's own, and may be written to.
     """
 
-    __slots__ = ("_at", "_block", "_fields", "_place", "_table")
+    __slots__ = ("_actions", "_at", "_block", "_last", "_observations", "_place", "_rewards", "_table")
 
     def __init__(self, table: EpisodeTable, at: int, block: Rows | None = None, place: int = 0) -> None:
         self._table, self._at = table, at
         # The episodes of a block are made into batches together, once that of one is asked for.
         self._block, self._place = block, place
-        self._fields: dict[str, Tree] = {}
+        self._observations: Tree = None
+        self._actions: Tree = None
+        self._rewards: Array | None = None
+        self._last: Tree = None
 
     def __len__(self) -> int:
-        return int(self._table.facts["length"][self._at])
+        return self._table.lengths[self._at]
 
     def __repr__(self) -> str:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
@@ -273,33 +279,38 @@ class Episode:
     @property
     def terminated(self) -> bool:
         """Whether it ended by its own rules."""
-        return bool(self._table.facts["terminated"][self._at])
+        return self._table.terminated[self._at]
 
     @property
     def truncated(self) -> bool:
         """Whether it was cut off."""
-        return bool(self._table.facts["truncated"][self._at])
+        return self._table.truncated[self._at]
 
     @property
     def observations(self) -> Tree:
         """What the policy saw at each step, tree of arrays (T, *shape)."""
-        return self._field("observation")
+        if self._observations is None:
+            self._observations = self._table.field("observation", self._at)
+        return self._observations
 
     @property
     def actions(self) -> Tree:
         """The actions, tree of arrays (T, *shape)."""
-        return self._field("action")
+        if self._actions is None:
+            self._actions = self._table.field("action", self._at)
+        return self._actions
 
     @property
     def rewards(self) -> Array:
         """The rewards, float64 (T,)."""
-        rewards: Array = self._field("reward")
-        return rewards
+        if self._rewards is None:
+            self._rewards = self._table.field("reward", self._at)
+        return self._rewards
 
     @property
     def last_observation(self) -> Tree:
         """What followed the last step, tree of arrays of the space's shapes."""
-        tree = self._field("last_observation")
+        tree = self._last_observations()
         return tree[0] if isinstance(tree, np.ndarray) else map_tree(itemgetter(0), tree)
 
     @property
@@ -311,7 +322,12 @@ class Episode:
             out[-1:] = last
             return out
 
-        return map_tree(shifted, self.observations, self._field("last_observation"))
+        return map_tree(shifted, self.observations, self._last_observations())
+
+    def _last_observations(self) -> Tree:
+        if self._last is None:
+            self._last = self._table.field("last_observation", self._at)
+        return self._last
 
     @property
     def env_infos(self) -> Mapping[str, Array]:
@@ -327,12 +343,6 @@ class Episode:
     def episode_infos(self) -> Mapping[str, Array]:
         """The infos of `env.reset`, by key: arrays (1, ...), likewise."""
         return EpisodeInfos(self, "episode_info")
-
-    def _field(self, name: str) -> Tree:
-        tree = self._fields.get(name)
-        if tree is None:
-            tree = self._fields[name] = self._table.field(name, self._at)
-        return tree
 
     @property
     def batch(self) -> EpisodeBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -29,10 +29,12 @@ class Rows:
     Attributes:
         table: All episodes of the dataset.
         ids: The places of these in it, int64 (N,).
+        places: The same as a sequence, which gives Python's own numbers.
     """
 
     def __init__(self, table: EpisodeTable, ids: Array) -> None:
         self.table, self.ids = table, ids
+        self.places: Sequence[int] = ids.data
         self.root, self.info, self.spaces = table.root, table.info, table.spaces
 
     def __reduce__(self) -> tuple[Any, ...]:
