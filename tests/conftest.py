@@ -10,6 +10,8 @@ import gymnasium
 import pytest
 from hypothesis import HealthCheck, settings
 
+from rollout_cli.cores import usable_cores
+
 # `ci`: the same examples every time. `nightly`: new ones every time; a failure prints how to repeat it.
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile(
@@ -24,6 +26,11 @@ settings.load_profile(os.environ.get("ROLLOUT_TEST_PROFILE", "ci"))
 # They are ignored under nohup and in a shell's background, and every process of the tests would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the processes of `-n auto`: one more than there are cores, since many tests wait for processes."""
+    return usable_cores() + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
