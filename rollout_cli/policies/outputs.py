@@ -38,14 +38,15 @@ class NetworkPolicy(SeededPolicy):
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         batch = self._observations.stack([observation])
-        return self._actions.split(self._act(batch, self._single))[0], {}
+        actions, infos = self._act(batch, self._single)
+        return self._actions.split(actions)[0], {name: values[0] for name, values in infos.items()}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        return self._act(observations, self._sized(count_rows(observations))), {}
+        return self._act(observations, self._sized(count_rows(observations)))
 
     @abstractmethod
-    def _act(self, observations: Tree, numbers: RowNoise) -> Array:
-        """Return the actions (n, *shape) of n observations, which draw from n rows of numbers."""
+    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+        """Return actions (n, *shape) and infos (n,) of n observations, which draw from n rows of numbers."""
 
     def _new_numbers(self, n_rows: int) -> RowNoise:
         if self._action.kind == "discrete":

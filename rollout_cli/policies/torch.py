@@ -76,7 +76,7 @@ class TorchPolicy(NetworkPolicy):
         """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
         return {name: value.detach().cpu().clone() for name, value in self.wrapped.state_dict().items()}
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> Array:
+    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
         with self._torch.no_grad():
             output = self.wrapped(self._tensors(observations))
             is_distribution = isinstance(output, self._torch.distributions.Distribution)
@@ -85,7 +85,7 @@ class TorchPolicy(NetworkPolicy):
             shape = (len(numbers), *self._action.shape)
             is_action = is_tensor and output.shape == shape and not output.is_floating_point()
             if self._action.kind == "discrete" and isinstance(logits, self._torch.Tensor) and not is_action:
-                return self._choose(logits.double().cpu().numpy(), numbers)
+                return self._choose(logits.double().cpu().numpy(), numbers), {}
             if is_distribution:
                 output = output.mode if self._deterministic else _sample(output, numbers, self._action.shape)
             elif not is_action and (self._action.kind != "box" or not is_tensor):
@@ -95,7 +95,7 @@ class TorchPolicy(NetworkPolicy):
                 )
             values = output.cpu().numpy()
         check_shape("actions", values, shape)
-        return np.asarray(values.astype(self._action.dtype))
+        return values.astype(self._action.dtype), {}
 
     def _tensors(self, observations: Tree) -> Tree:
         tensors = []

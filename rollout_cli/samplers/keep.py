@@ -48,8 +48,9 @@ class Judge:
         """Judge the whole episodes of a chunk.
 
         Returns:
-            Those kept, None for none: in memory of their own, unless all are. The numbers of the others, rising
-            int64 (N,). Of each info that the expression names and no episode has had so far, what is wrong.
+            Those kept, None for none: in memory of their own, unless all are. The numbers of the others,
+            rising int64 (N,). Of each info that the expression names and no episode has had so far, what is
+            wrong.
         """
         self._met |= {
             f"{group}.{'.'.join(column.path)}"
@@ -64,7 +65,7 @@ class Judge:
 
 
 def _columns(chunk: Chunk, names: tuple[str, ...]) -> dict[str, Array]:
-    """Return columns of a chunk's episodes as a dataset has them; of infos of steps, those of the last step."""
+    """Return columns of a chunk's episodes as a dataset has them; of infos of steps, the last step's."""
     facts = {
         "return": episode_returns([chunk.rewards], chunk.lengths),
         "length": chunk.lengths,

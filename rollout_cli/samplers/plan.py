@@ -80,7 +80,7 @@ class EpisodesPerWorker:
 
 @dataclass(frozen=True, slots=True)
 class MinKept:
-    """The shortest run of episodes `first`, `first + 1`, … of which enough is kept, where workers reject some.
+    """The shortest run of episodes `first`, `first + 1`, … of which enough is kept: workers reject some.
 
     Those kept are at least `episodes`, or have at least `timesteps` steps (None: no such end), whichever is
     reached first. Where those up to `stop - 1` do not reach it, it is all of these.
@@ -261,7 +261,7 @@ class _Prefix:
         self._episodes = self._steps = 0  # All that are known.
 
     def add(self, numbers: range, lengths: Array) -> int | None:
-        """Take lengths, int64 (N,), which nobody may change later; return one past the last, if it is known."""
+        """Take lengths, int64 (N,), which nobody may change later; return one past the last, if known."""
         lengths = (lengths > 0).astype(np.int64) if self._counts_episodes else lengths
         self._ahead[numbers.start] = lengths
         self._episodes += len(numbers)

@@ -155,6 +155,27 @@ def test_actions_are_those_of_the_module(
     assert ("rllib", ray.__version__) == (record["scheme"], record["saved_by"]["ray"])
 
 
+@pytest.mark.parametrize("rows", ["1", "3"])
+@pytest.mark.parametrize("name", ["PPO", "Gaussian", "SAC"])
+def test_log_prob_is_that_of_the_draw(modules: dict[str, Path], tmp_path: Path, name: str, rows: str) -> None:
+    """It is what RLlib's own distribution gives for the action; one that the bounds clip is another one."""
+    from ray.rllib.core.rl_module.rl_module import RLModule
+
+    spec = f"{modules[name]}{SCALED.get(name, '')}"
+    options = ("--episodes", "3", "--sampler", "local", "--quiet", "--envs-per-worker", rows)
+    called(*words_of(spec, ENVS[name], *options), "--output", tmp_path / "out")
+    batch = rollout_cli.load(tmp_path / "out").to_episode_batch()
+    is_scaled, module = name in SCALED, RLModule.from_checkpoint(str(modules[name]))
+    actions, recorded = batch.actions / 2.0 if is_scaled else batch.actions, batch.agent_infos["log_prob"]
+    output = module.forward_inference({"obs": torch.from_numpy(batch.observations)})
+    distribution = module.get_inference_action_dist_cls().from_logits(output["action_dist_inputs"])
+    expected = distribution.logp(torch.as_tensor(actions, dtype=None if not is_scaled else torch.float32))
+    inside = np.abs(actions).reshape(len(actions), -1).max(axis=1) < 0.99 if is_scaled else recorded < 0
+    assert inside.sum() > 10
+    np.testing.assert_allclose(recorded[inside], expected.detach().numpy()[inside], atol=1e-3)
+    assert len({*recorded.tolist()}) > 1
+
+
 @pytest.mark.timeout(300)
 def test_a_checkpoint_says_how_actions_are_scaled(checkpoint: Path, tmp_path: Path) -> None:
     """Named by itself, or by a folder in it."""

@@ -11,8 +11,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyLoadError
@@ -53,7 +51,7 @@ class D3rlpyPolicy(NetworkPolicy):
                 hint="omit {deterministic}",
             )
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> Array:
+    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
         columns = [
             column.reshape(len(numbers), -1) if column.ndim == 1 else column
             for column in self._observations.columns(observations)
@@ -61,7 +59,7 @@ class D3rlpyPolicy(NetworkPolicy):
         actions = self.wrapped.predict(columns[0] if len(columns) == 1 else columns)
         if self._action.kind == "discrete":
             actions = actions + int(self._space.start)  # d3rlpy counts them from 0.
-        return np.asarray(actions.reshape(len(numbers), *self._action.shape).astype(self._action.dtype))
+        return actions.reshape(len(numbers), *self._action.shape).astype(self._action.dtype), {}
 
 
 def _plain(shape: Any) -> list[Any]:

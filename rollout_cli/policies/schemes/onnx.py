@@ -117,7 +117,7 @@ class OnnxPolicy(NetworkPolicy):
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
         self._state = self._zeros
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> Array:
+    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
         columns = self._observations.columns(observations)
         feed = {
             node.name: np.asarray(columns[place], _dtype(node))
@@ -126,7 +126,7 @@ class OnnxPolicy(NetworkPolicy):
         output, *state = self.wrapped.run(self._wanted, {**feed, **self._state})
         self._state = dict(zip(self._states, state, strict=True))
         if self._action.kind == "discrete" and output.dtype.kind == "f":
-            return self._choose(np.asarray(output, np.float64), numbers)
+            return self._choose(np.asarray(output, np.float64), numbers), {}
         if output.dtype.kind == "f" and self._action.kind != "box":
             raise PolicyError(
                 f"the graph gave {output.dtype}, which is no action of {self._space}",
@@ -136,7 +136,7 @@ class OnnxPolicy(NetworkPolicy):
         if self._is_scaled:
             low, high = self._action.bounds or (0, 0)
             output = low + (output + 1.0) / 2.0 * (high - low)
-        return np.asarray(output.astype(self._action.dtype))
+        return output.astype(self._action.dtype), {}
 
 
 def _dtype(node: Any) -> str:

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
@@ -53,6 +52,8 @@ class RllibPolicy(NetworkPolicy):
     The actions of a categorical or a diagonal Gaussian distribution follow from each row's own seed. Others are
     drawn from torch's global generator, a row at a time. A module with a state acts on a row at a time too.
 
+    Where the pass gives a distribution, the info `log_prob` is that of the action before it is scaled.
+
     Args:
         module: The RLModule.
         env_spec: The spaces.
@@ -78,15 +79,19 @@ class RllibPolicy(NetworkPolicy):
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
         self._state = self._first_state
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> Array:
+    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+        infos = {}
         with self._torch.no_grad():
             output = self._forward(self._tensors(observations))
-            if "actions" not in output and self._action.kind == "discrete":
-                return self._choose(output[_PARAMETERS].double().cpu().numpy(), numbers)
-            tensor = output["actions"] if "actions" in output else self._drawn(output[_PARAMETERS], numbers)
-            actions = self._finish(tensor.cpu().numpy())
-        check_shape("actions", actions, (len(numbers), *self._action.shape))
-        return np.asarray(actions.astype(self._action.dtype))
+            if "actions" in output:
+                actions = output["actions"]
+            else:
+                distribution = self._distribution.from_logits(output[_PARAMETERS])
+                actions = self._drawn(distribution, output[_PARAMETERS], numbers)
+                infos["log_prob"] = distribution.logp(actions).cpu().numpy()
+        values = self._finish(actions.cpu().numpy())
+        check_shape("actions", values, (len(numbers), *self._action.shape))
+        return values.astype(self._action.dtype), infos
 
     def _forward(self, observations: Tree) -> Any:
         """Return the tensors that the module gives for n observations, by name, and keep its state."""
@@ -98,8 +103,11 @@ class RllibPolicy(NetworkPolicy):
         self._state = output.pop("state_out")
         return {name: value[:, 0] for name, value in output.items() if name in ("actions", _PARAMETERS)}
 
-    def _drawn(self, parameters: Any, numbers: RowNoise) -> Any:
-        distribution = self._distribution.from_logits(parameters)
+    def _drawn(self, distribution: Any, parameters: Any, numbers: RowNoise) -> Any:
+        """Return an action of RLlib's for each of n rows of parameters."""
+        if self._action.kind == "discrete":
+            choices = self._choose(parameters.double().cpu().numpy(), numbers)
+            return self._tensors(choices - int(self._space.start))
         if self._deterministic:
             return distribution.to_deterministic().sample()
         if not self._is_gaussian:
