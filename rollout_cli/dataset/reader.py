@@ -13,10 +13,8 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.batches import Padding, Transitions, Windows, stream_batches
+from rollout_cli.dataset.batches import Batch, Padding, Transitions, Windows, stream_batches
 from rollout_cli.dataset.episode_table import EpisodeTable
-from rollout_cli.dataset.expression import matching
-from rollout_cli.dataset.flat import Batch
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.schema import EPISODE_FIELDS
@@ -102,7 +100,7 @@ class Dataset:
         Raises:
             UsageError: If it is not of the language, or names a column that there is not.
         """
-        return self[matching(expression, self.rows)]
+        return self[self.rows.matching(expression)]
 
     @property
     def path(self) -> Path:

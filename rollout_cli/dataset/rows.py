@@ -1,4 +1,4 @@
-"""The rows of some episodes of a dataset in both tables, which are decoded together."""
+"""The rows of some episodes of a dataset in both tables, which are decoded together, or searched."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
 from rollout_cli.dataset.layout import FileId, file_name
 from rollout_cli.dataset.parquet import Columns
-from rollout_cli.dataset.schema import DatasetSchema, info_columns_of
+from rollout_cli.dataset.schema import EPISODE_FIELDS, INFO_PREFIXES, DatasetSchema, info_columns_of
 from rollout_cli.dataset.tables import decode_batch, decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.expression import Expression, of_one_kind
 from rollout_cli.episodes.infos import STRING, all_masked, kind_type
 from rollout_cli.errors import DatasetFormatError, StorageError
+
+_FACTS = tuple(field.name for field in EPISODE_FIELDS)
 
 
 class Rows:
@@ -158,6 +161,49 @@ class Rows:
             groups = np.searchsorted(edges, places[first:last, 2], side="right")
             for start, stop in runs(np.diff(groups) != 0):
                 yield self.select(slice(first + start, first + stop))
+
+    def matching(self, expression: str) -> Array:
+        """Return of which episodes an expression is true, bool (N,); only columns that it names are read.
+
+        Raises:
+            UsageError: If it is not of the language, or names a column that the dataset does not have.
+            DatasetFormatError: If the files are damaged.
+            StorageError: If they cannot be read.
+        """
+        parsed = Expression(expression)
+        if not len(self):
+            return np.zeros(0, bool)
+        columns = self._named_columns(parsed.names)
+        for name in parsed.names:
+            if name not in columns:
+                raise parsed.no_column(name, [*_FACTS, *info_columns_of(self.info["features"])])
+        return parsed.evaluate(columns, len(self))
+
+    def _named_columns(self, names: tuple[str, ...]) -> dict[str, Array]:
+        """Return the values of columns, one an episode; of infos of steps, those of the last step."""
+        columns: dict[str, Array] = {
+            name: np.ma.asarray(self.column(name)) for name in names if name in _FACTS
+        }
+        typed = info_columns_of(self.info["features"])
+        for prefix in INFO_PREFIXES:
+            wanted = {name for name in names if name.startswith(f"{prefix}.")}
+            stored = (*sorted(wanted & typed.keys()), f"{prefix}_extra")  # It has values of other types, too.
+            if not wanted:
+                continue
+            table = self.ends(stored) if prefix == "episode_info" else self._last_steps(stored)
+            infos = {f"{prefix}.{key}": values for key, values in decode_infos(prefix, table).items()}
+            for name in wanted & {*infos, *typed}:
+                values = of_one_kind(name, infos.get(name, np.full(len(self), None, object)))
+                columns[name] = np.ma.asarray(values)
+        return columns
+
+    def _last_steps(self, columns: tuple[str, ...]) -> pa.Table:
+        """Return the rows of `data` that episodes end with."""
+        tables = []
+        for block in self.blocks():
+            ends = np.cumsum(block.column("length")) - 1
+            tables.append(block.steps(columns).take(pa.array(ends)))
+        return pa.concat_tables(tables)
 
     def _step_places(self) -> Array:
         """Return the places of the episodes' rows in `data`, as `_read` takes them."""

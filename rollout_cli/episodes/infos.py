@@ -137,9 +137,14 @@ def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
     filled = [
         all_masked((n, *first.shape[1:]), first.dtype) if column is None else column for column, n in pairs
     ]
-    is_masked = any(isinstance(column, np.ma.MaskedArray) for column in filled)
+    return concatenated(filled)
+
+
+def concatenated(arrays: Sequence[Array]) -> Array:
+    """Return arrays after one another: a masked one where one of them is."""
+    is_masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
     concatenate: Any = np.ma.concatenate if is_masked else np.concatenate
-    return np.asanyarray(concatenate(filled))
+    return np.asanyarray(concatenate(arrays))
 
 
 def _objects(column: Array | None, size: int) -> Array:
