@@ -18,7 +18,7 @@ from rollout_cli.dataset.layout import file_name
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.episodes.infos import concatenated
-from rollout_cli.episodes.spaces import Array, Tree, empty_column, map_tree, unflatten
+from rollout_cli.episodes.spaces import Array, Tree, empty_column, map_tree, tree_leaves, unflatten
 from rollout_cli.errors import StorageError
 
 FIELDS = {"observations": "observation", "actions": "action", "rewards": "reward"}
@@ -107,7 +107,9 @@ class Transitions(FlatDataset):
             self._columns[name][ends] = rows.column(name)
         self._columns |= {name: rows.step_info(name) for name in infos}
         if "next_observations" in self._names:
-            map_tree(partial(_put, self._n_rows), flat["observations"], last_observations(rows))
+            leaves = tree_leaves(flat["observations"]), tree_leaves(last_observations(rows))
+            for observed, last in zip(*leaves, strict=True):
+                observed[self._n_rows :] = last
         # Behind those of all steps stand the last observations: one index finds what followed a step.
         self._observations, rows_in_all = flat.get("observations"), self._n_rows + len(rows)
         self._following = np.arange(1, self._n_rows + 1, dtype=np.min_scalar_type(rows_in_all))
@@ -124,10 +126,6 @@ class Transitions(FlatDataset):
             else taken(self._columns[name], places)
             for name in self._names
         }
-
-
-def _put(row: int, leaf: Array, last: Array) -> None:
-    leaf[row:] = last
 
 
 def stream_batches(

@@ -56,6 +56,11 @@ class _Episodes:
         return len(self.numbers)
 
     @property
+    def n_steps(self) -> int:
+        """How many rows the chunk holds."""
+        return int(self.lengths.sum())
+
+    @property
     def completes(self) -> bool:
         """Whether its last episode ends in it: not where it is an earlier part of one."""
         return self.part is None or self.part.is_last
@@ -87,11 +92,6 @@ class Chunk(_Episodes):
     agent_infos: InfoTable  # Of the policy, T rows.
     episode_infos: InfoTable  # Of `env.reset`, N rows.
     part: Part | None = None  # Set where this is one part of a long episode (then N is 1).
-
-    @property
-    def n_steps(self) -> int:
-        """How many rows the chunk holds."""
-        return len(self.rewards)
 
     @property
     def return_sum(self) -> float:
@@ -160,11 +160,6 @@ class ChunkRef(_Episodes):
     source: Callable[[], Chunk]  # Loads the chunk that this one was cut from.
     start: int = 0  # The place of its first episode in that.
     whole_sum: float | None = None  # The sum of its rewards; None where it was cut.
-
-    @property
-    def n_steps(self) -> int:
-        """How many rows the chunk holds."""
-        return int(self.lengths.sum())
 
     @property
     def return_sum(self) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import itemgetter
+from functools import partial, reduce
+from operator import getitem, itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -120,13 +120,7 @@ def has_utf8(text: str) -> bool:
 def leaf_getters(space: Space) -> tuple[Callable[[Any], Any], ...]:
     """Return one function a leaf that takes a sample of `space` and returns that leaf's value."""
     paths = (leaf.path for leaf in space_leaves(space))
-    return tuple(itemgetter(path[0]) if len(path) == 1 else partial(_descend, path) for path in paths)
-
-
-def _descend(path: LeafPath, sample: Any) -> Any:
-    for key in path:
-        sample = sample[key]
-    return sample
+    return tuple(itemgetter(path[0]) if len(path) == 1 else partial(reduce, getitem, path) for path in paths)
 
 
 def unflatten(space: Space, columns: Iterable[Any]) -> Any:

@@ -62,16 +62,16 @@ class Export:
     @property
     def env_id(self) -> str:
         """The id of the environment, or "unknown"."""
-        return str(self._run.get("env_source", {}).get("spec", "unknown"))
+        return str(self.run.get("env_source", {}).get("spec", "unknown"))
 
     @property
     def env_kwargs(self) -> Mapping[str, Any]:
         """The keyword arguments that the environment was made with."""
-        kwargs: Mapping[str, Any] = self._run.get("env", {}).get("kwargs", {})
+        kwargs: Mapping[str, Any] = self.run.get("env", {}).get("kwargs", {})
         return kwargs
 
     @property
-    def _run(self) -> Mapping[str, Any]:
+    def run(self) -> Mapping[str, Any]:
         """The record of the first run that the episodes are of."""
         sources: Sequence[Mapping[str, Any]] = self.source.info.get("sources", ())
         return sources[0] if sources else {}

@@ -120,7 +120,7 @@ def _some(texts: Sequence[str], most: int) -> str:
 
 def _minute(time: str | None) -> str:
     """Return a time of info.json to the second, in UTC."""
-    return f"{time[:19].replace('T', ' ')}" if time else ""
+    return time[:19].replace("T", " ") if time else ""
 
 
 def ends(dataset: Dataset) -> dict[str, int]:
