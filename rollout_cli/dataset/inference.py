@@ -26,9 +26,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import JSON, STRING, InfoPath, kind_type
 
 INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns are decided.
-FINGERPRINT_STEPS = (
-    1_000  # Steps of the first episode that count, so that the frames of a long one cost little.
-)
+FINGERPRINT_STEPS = 1_000  # Of the first episode: so that the frames of a long one cost little.
 
 
 class FirstEpisode:

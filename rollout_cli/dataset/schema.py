@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type
 from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
-from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoPath
-from rollout_cli.episodes.spaces import Leaf, empty_column, space_leaves
+from rollout_cli.episodes.spaces import Leaf, empty_column, space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError
 
 INFO_PREFIXES = ("env_info", "agent_info", "episode_info")

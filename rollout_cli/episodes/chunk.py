@@ -76,9 +76,7 @@ class Chunk(_Episodes):
     """N episodes in T rows; T is the sum of `lengths`."""
 
     numbers: Array  # Episode numbers, int64 (N,), rising.
-    seeds: (
-        Array  # Those given to `env.reset`, int64 (N,); -1 where an environment began the episode by itself.
-    )
+    seeds: Array  # Those given to `env.reset`, int64 (N,); -1 where an environment began by itself.
     lengths: Array  # Rows of each episode in this chunk, int64 (N,); of a part, the part's rows.
     terminated: Array  # bool (N,).
     truncated: Array  # bool (N,); both may be true.
@@ -113,11 +111,7 @@ class Chunk(_Episodes):
             if column.dtype == object:
                 np.add.at(out, episodes, _value_bytes(column, STRING))
         for info in (*self.env_infos.columns, *self.agent_infos.columns):
-            np.add.at(
-                out,
-                episodes if info.rows is None else episodes[info.rows],
-                _value_bytes(info.values, info.kind),
-            )
+            np.add.at(out, episodes[info.row_numbers()], _value_bytes(info.values, info.kind))
         return out
 
     def load(self) -> Chunk:
@@ -269,10 +263,14 @@ def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable
 def unmatched_patterns(patterns: Sequence[str], dropped: Iterable[str]) -> list[str]:
     """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
     met = [name.partition(".")[::2] for name in dropped]
-    return [pattern for pattern in patterns if not any(_matches(pattern, *one) for one in met)]
+    return [
+        pattern
+        for pattern in patterns
+        if not any(_matches(pattern, *group_and_name) for group_and_name in met)
+    ]
 
 
 @lru_cache(maxsize=4096)
 def _matches(pattern: str, group: str, name: str) -> bool:
-    wanted = (pattern, f"{pattern}.*")
-    return any(fnmatchcase(text, one) for text in (name, f"{group}.{name}") for one in wanted)
+    globs = (pattern, f"{pattern}.*")
+    return any(fnmatchcase(text, glob) for text in (name, f"{group}.{name}") for glob in globs)

@@ -35,9 +35,7 @@ class InfoColumn:
     """The values of one kind at one path, and the rows that have them."""
 
     path: InfoPath  # Keys from the root of the info dictionary; nested dictionaries give longer paths.
-    kind: (
-        str  # A numpy dtype name such as `bool`, the same with a shape (`float32[3,2]`), `string` or `json`.
-    )
+    kind: str  # A numpy dtype such as `bool`, one with a shape (`float32[3,2]`), `string` or `json`.
     rows: Array | None  # Ascending int64, shape (n,); None where every row has a value.
     values: Array  # Shape (n, *shape); dtype object, holding str, for `string` and `json`.
 
