@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import decode
-from rollout_cli.dataset.episode_table import DATA, EPISODES, field_columns, field_leaves, runs
-from rollout_cli.dataset.layout import file_name
+from rollout_cli.dataset.episode_table import DATA, EPISODES, field_columns, field_leaves
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.episodes.infos import concatenated
@@ -318,17 +317,15 @@ def _row_groups(
         return
     reader, order = rows.table.reader, np.argsort(rows.ids, kind="stable")
     places, goals = rows.table.places(folder, rows.ids[order]), (np.cumsum(sizes) - sizes)[order]
-    for start, stop in runs(np.any(np.diff(places[:, :2], axis=0), axis=1)):
-        chunk, file, *_ = places[start].tolist()
-        path = rows.root / folder / file_name((chunk, file))
-        begins, ends = places[start:stop, 2], places[start:stop, 3]
+    for path, part in rows.table.files(folder, places):
+        begins, ends = places[part, 2], places[part, 3]
         for at, first, last in reader.groups(path, int(begins.min()), int(ends.max())):
             lows = np.maximum(begins, first)
             counts = np.minimum(ends, last) - lows
             inside = counts > 0
             if inside.any():
                 sources = _ranges((lows - first)[inside], counts[inside])
-                targets = _ranges((goals[start:stop] + lows - begins)[inside], counts[inside])
+                targets = _ranges((goals[part] + lows - begins)[inside], counts[inside])
                 yield reader.decoded(path, at, columns), sources, targets
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
-from rollout_cli.dataset.layout import FileId, file_name
+from rollout_cli.dataset.layout import FileId
 from rollout_cli.dataset.parquet import Columns
 from rollout_cli.dataset.schema import EPISODE_FIELDS, INFO_PREFIXES, DatasetSchema, info_columns_of
 from rollout_cli.dataset.tables import decode_batch, decode_chunk
@@ -155,12 +155,10 @@ class Rows:
         if not len(self):
             return
         places = self._step_places()
-        for first, last in runs(np.any(np.diff(places[:, :2], axis=0), axis=1)):
-            chunk, file, *_ = places[first].tolist()
-            edges = self.table.reader.edges(self.root / DATA / file_name((chunk, file)))
-            groups = np.searchsorted(edges, places[first:last, 2], side="right")
+        for path, part in self.table.files(DATA, places):
+            groups = np.searchsorted(self.table.reader.edges(path), places[part, 2], side="right")
             for start, stop in runs(np.diff(groups) != 0):
-                yield self.select(slice(first + start, first + stop))
+                yield self.select(slice(part.start + start, part.start + stop))
 
     def matching(self, expression: str) -> Array:
         """Return of which episodes an expression is true, bool (N,); only columns that it names are read.
@@ -215,12 +213,10 @@ class Rows:
         They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists.
         """
         tables = []
-        for first, last in runs(
-            np.any(np.diff(places[:, :2], axis=0), axis=1) | (places[1:, 2] != places[:-1, 3])
-        ):
-            chunk, file, start, _ = places[first].tolist()
-            path = self.root / folder / file_name((chunk, file))
-            tables += self.table.reader.read(path, start, int(places[last - 1, 3]), columns)
+        for path, part in self.table.files(folder, places):
+            starts, stops = places[part, 2], places[part, 3]
+            for first, last in runs(starts[1:] != stops[:-1]):
+                tables += self.table.reader.read(path, int(starts[first]), int(stops[last - 1]), columns)
         return pa.concat_tables(tables)
 
 

@@ -89,14 +89,12 @@ def _source_rows(source: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _columns(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the columns that differ between datasets, those of one kind in a row."""
-    rows: dict[str, str] = {}
-    for name, feature in facts["features"].items():
-        if name.startswith(_VARIED) and not name.startswith(_INFOS):
-            rows[name] = _typed(feature)
+    features = facts["features"].items()
+    rows = {name: _typed(feature) for name, feature in features if name.startswith(_VARIED)}
     for prefix in _INFOS:
         names = [
             f"{name.removeprefix(prefix)} {_typed(feature)}"
-            for name, feature in facts["features"].items()
+            for name, feature in features
             if name.startswith(prefix)
         ]
         if names:

@@ -19,8 +19,16 @@ from rollout_cli.dataset.store import staged
 from rollout_cli.errors import UsageError
 from rollout_cli.loading import printable
 from rollout_cli.report import svg
-from rollout_cli.report.charts import Bars, Ranges, by_worker, histogram, over_time
-from rollout_cli.report.columns import Dimension, dimensions, some_steps
+from rollout_cli.report.charts import (
+    Bars,
+    Dimension,
+    Ranges,
+    by_worker,
+    dimensions,
+    histogram,
+    over_time,
+    some_steps,
+)
 from rollout_cli.report.frames import as_frame, image_column, png
 from rollout_cli.report.identity import end_of, ends, facts_of, figures, identity, sized
 from rollout_cli.report.svg import tag
