@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from rollout_cli.dataset.episode_table import EpisodeTable
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.schema import EPISODE_FIELDS
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Array, map_tree
 from rollout_cli.remote import folder_of
@@ -314,13 +315,7 @@ class Episode:
     @property
     def next_observations(self) -> Tree:
         """What followed each step, tree of arrays (T, *shape)."""
-
-        def shifted(leaf: Array, last: Array) -> Array:
-            out = np.roll(leaf, -1, axis=0)
-            out[-1:] = last
-            return out
-
-        return map_tree(shifted, self.observations, self._last_observations())
+        return map_tree(partial(following, ends=[-1]), self.observations, self._last_observations())
 
     def _last_observations(self) -> Tree:
         if self._last is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
@@ -41,6 +42,13 @@ def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Ar
     out[(ends - lengths)[nonempty]] = StepType.FIRST
     out[ends[nonempty & truncated] - 1] = StepType.TIMEOUT
     out[ends[nonempty & terminated] - 1] = StepType.TERMINAL
+    return out
+
+
+def following(values: Array, last: Array, ends: Any) -> Array:
+    """Return what followed each row of flat episodes: the row after it, and `last` behind the rows `ends`."""
+    out = np.roll(values, -1, axis=0)
+    out[ends] = last
     return out
 
 
@@ -246,14 +254,8 @@ class EpisodeBatch:
     @property
     def next_observations(self) -> Tree:
         """The observation after each step, tree of arrays (T, *shape)."""
-        ends = np.cumsum(self.lengths) - 1
-
-        def shift(leaf: Array, last: Array) -> Array:
-            out = np.roll(leaf, -1, axis=0)
-            out[ends] = last
-            return out
-
-        return map_tree(shift, self.observations, self.last_observations)
+        follow = partial(following, ends=np.cumsum(self.lengths) - 1)
+        return map_tree(follow, self.observations, self.last_observations)
 
     @property
     def terminals(self) -> Array:
