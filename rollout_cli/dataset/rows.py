@@ -15,12 +15,12 @@ from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
 from rollout_cli.dataset.layout import FileId
 from rollout_cli.dataset.parquet import Columns
-from rollout_cli.dataset.schema import EPISODE_FIELDS, INFO_PREFIXES, DatasetSchema, info_columns_of
+from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, info_columns_of
 from rollout_cli.dataset.tables import decode_batch, decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.expression import Expression, of_one_kind
-from rollout_cli.episodes.infos import STRING, all_masked, kind_type
+from rollout_cli.episodes.infos import INFO_GROUPS, STRING, all_masked, kind_type
 from rollout_cli.errors import DatasetFormatError, StorageError
 
 _FACTS = tuple(field.name for field in EPISODE_FIELDS)
@@ -147,8 +147,11 @@ class Rows:
         columns = tuple(
             name for name in (f"{group}.{key}", f"{group}_extra") if name in self.info["features"]
         )
-        table = self.ends(columns) if group == "episode_info" else self.steps(columns)
-        return decode_infos(group, table).get(key)
+        return decode_infos(group, self.infos(group, columns)).get(key)
+
+    def infos(self, group: str, columns: tuple[str, ...]) -> pa.Table:
+        """Return columns of one group of infos, a row a step, or an episode for those of `env.reset`."""
+        return self.ends(columns) if group == "episode_info" else self.steps(columns)
 
     def blocks(self) -> Iterator[Rows]:
         """Yield the episodes that begin in one row group together."""
@@ -183,7 +186,7 @@ class Rows:
             name: np.ma.asarray(self.column(name)) for name in names if name in _FACTS
         }
         typed = info_columns_of(self.info["features"])
-        for prefix in INFO_PREFIXES:
+        for prefix in INFO_GROUPS:
             wanted = {name for name in names if name.startswith(f"{prefix}.")}
             stored = (*sorted(wanted & typed.keys()), f"{prefix}_extra")  # It has values of other types, too.
             if not wanted:

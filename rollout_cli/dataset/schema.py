@@ -19,8 +19,6 @@ from rollout_cli.episodes.infos import InfoPath
 from rollout_cli.episodes.spaces import Leaf, empty_column, space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError
 
-INFO_PREFIXES = ("env_info", "agent_info", "episode_info")
-
 BIG_ROW_BYTES = 32 << 10
 """Columns with rows of this size or more are written by chunk: joining them costs more than writing."""
 

@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
-from rollout_cli.episodes.infos import all_masked, concatenate_arrays
+from rollout_cli.episodes.infos import INFO_GROUPS, all_masked, concatenate_arrays
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, space_leaves, unflatten
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "derive_step_types"]
@@ -164,9 +164,7 @@ class EpisodeBatch:
     def from_chunks(cls, env_spec: EnvSpec, chunks: Sequence[Chunk]) -> EpisodeBatch:
         """Build a batch from at least one chunk; the parts of one episode follow one another."""
         chunk = concatenate_chunks(chunks)
-        infos = {
-            name: getattr(chunk, name).to_arrays() for name in ("env_infos", "agent_infos", "episode_infos")
-        }
+        infos = {f"{group}s": getattr(chunk, f"{group}s").to_arrays() for group in INFO_GROUPS}
         return cls(
             env_spec=env_spec,
             observations=unflatten(env_spec.observation_space, chunk.observations),

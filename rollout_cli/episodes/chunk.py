@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_cli.episodes.infos import JSON, STRING, InfoTable, concatenate_tables
+from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoTable, concatenate_tables
 from rollout_cli.episodes.plain import plain_bytes
 from rollout_cli.episodes.spaces import Array
 
@@ -242,9 +242,8 @@ def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
     it too. It means the infos of steps, policies and resets alike, unless it begins with the name of one:
     `env_info.episode.t`.
     """
-    groups = ("env_info", "agent_info", "episode_info")
     kept: dict[str, Any] = {
-        f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in groups
+        f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in INFO_GROUPS
     }
     return replace(chunk, **kept)
 

@@ -19,6 +19,9 @@ from rollout_cli.episodes.spaces import Array, has_utf8
 
 InfoPath = tuple[str, ...]
 
+INFO_GROUPS = ("env_info", "agent_info", "episode_info")
+"""The infos of `env.step`, of the policy, and of `env.reset`."""
+
 STRING = "string"
 JSON = "json"
 """The kind of a value with no column type of its own: its column holds JSON texts."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.episodes.spaces import Leaf, LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.exporters.source import EpisodeSource, blocks, is_nested, row_bytes
@@ -21,7 +22,6 @@ Array = npt.NDArray[Any]
 
 NUMBERS: frozenset[LeafKind] = frozenset({"box", "discrete", "multi_discrete", "multi_binary"})
 ALL: frozenset[LeafKind] = NUMBERS | {"text"}
-_INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +175,7 @@ def _leaves(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
 
 def _has_infos(source: EpisodeSource) -> bool:
     """Return whether there is a column of infos, or anything in those of the first episodes."""
-    if any(name.split(".")[0] in _INFO_GROUPS and "." in name for name in source.info.get("features", ())):
+    if any(name.split(".")[0] in INFO_GROUPS and "." in name for name in source.info.get("features", ())):
         return True
     batch = next(iter(source)).batch
     return bool(batch.env_infos or batch.agent_infos or batch.episode_infos)
