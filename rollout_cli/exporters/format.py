@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.infos import INFO_GROUPS
-from rollout_cli.episodes.spaces import Leaf, LeafKind, Space, space_leaves
+from rollout_cli.episodes.spaces import LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
-from rollout_cli.exporters.source import EpisodeSource, blocks, is_nested, row_bytes
+from rollout_cli.exporters.source import EpisodeSource, blocks, is_nested, leaves_of, row_bytes
 
 Array = npt.NDArray[Any]
 
@@ -159,18 +159,12 @@ class Format:
     def _shortened(self, source: EpisodeSource) -> Iterator[str]:
         """Yield what readers give as float32 though some of it has more digits."""
         if not self.float64:
-            is_float64 = [what for what, leaf in _leaves(source.env_spec) if leaf.dtype == np.float64]
+            is_float64 = [what for what, leaf in leaves_of(source.env_spec) if leaf.dtype == np.float64]
             yield from dict.fromkeys(is_float64)
         if not self.float64_rewards and any(
             not np.array_equal(each.rewards.astype(np.float32), each.rewards) for each in source
         ):
             yield "rewards"
-
-
-def _leaves(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
-    for what, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
-        for leaf in space_leaves(space):
-            yield what, leaf
 
 
 def _has_infos(source: EpisodeSource) -> bool:
@@ -183,7 +177,7 @@ def _has_infos(source: EpisodeSource) -> bool:
 
 def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None:
     """Raise UnsupportedSpaceError for a key of a Dict space that cannot name a file, or is `reserved`."""
-    for key in (str(key) for _, leaf in _leaves(spec) for key in leaf.path):
+    for key in (str(key) for _, leaf in leaves_of(spec) for key in leaf.path):
         if "/" in key or "\0" in key or not key.strip(".") or key in reserved:
             raise UnsupportedSpaceError(
                 f"{name} does not hold a Dict space with the key {key!r}",

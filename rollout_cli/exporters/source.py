@@ -67,8 +67,14 @@ def with_last(values: Array, last: Any) -> Array:
 
 def row_bytes(spec: EnvSpec) -> int:
     """Return the bytes of an observation and an action, texts not counted."""
-    leaves = (*space_leaves(spec.observation_space), *space_leaves(spec.action_space))
-    return sum(leaf.row_bytes for leaf in leaves)
+    return sum(leaf.row_bytes for _, leaf in leaves_of(spec))
+
+
+def leaves_of(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
+    """Yield the leaves of both spaces, each with what it is of: `observations` or `actions`."""
+    for what, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
+        for leaf in space_leaves(space):
+            yield what, leaf
 
 
 def blocks(source: EpisodeSource) -> Iterator[EpisodeBatch]:
