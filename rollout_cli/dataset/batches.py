@@ -1,4 +1,4 @@
-"""Batches of steps, and of windows of steps within episodes: from flat columns in memory, or from the files."""
+"""Batches of steps, and of windows of steps within episodes, from columns in memory or from the files."""
 
 from __future__ import annotations
 
