@@ -15,7 +15,7 @@ _MOST_NUMBERS = 32
 def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     """Print the statistics of a dataset: returns, lengths, how episodes end, and those of each column."""
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
-    from rollout_cli.report.columns import stats_of  # noqa: PLC0415 - as above
+    from rollout_cli.report.charts import stats_of  # noqa: PLC0415 - as above
     from rollout_cli.report.identity import ends, figures, spread  # noqa: PLC0415 - as above
 
     dataset = load(folder)

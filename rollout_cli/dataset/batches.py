@@ -1,27 +1,30 @@
-"""Batches of steps, from memory or straight from the files, and of windows of steps within episodes."""
+"""Batches of steps, and of windows of steps within episodes, from columns in memory or from the files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
-from rollout_cli.dataset.flat import (
-    FIELDS,
-    Batch,
-    FlatDataset,
-    chosen_columns,
-    flat_columns,
-    last_observations,
-    taken,
-)
+from rollout_cli.dataset.convert import decode
+from rollout_cli.dataset.episode_table import DATA, EPISODES, field_columns, field_leaves
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import DatasetSchema
-from rollout_cli.episodes.spaces import Array, map_tree
+from rollout_cli.episodes.infos import concatenated
+from rollout_cli.episodes.spaces import Array, Tree, empty_column, map_tree, tree_leaves, unflatten
+from rollout_cli.errors import StorageError
+
+FIELDS = {"observations": "observation", "actions": "action", "rewards": "reward"}
+"""What has a value at each step, and what its columns are called."""
+
+Batch = dict[str, Tree]
+"""By name, trees of arrays with one row an item."""
 
 COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
 """What a batch has, in this order, unless some are chosen."""
@@ -30,6 +33,48 @@ Padding = Literal["after", "before"] | None
 
 BUFFER_BYTES = 64 << 20
 """The nominal bytes of the steps that are in memory, and shuffled among one another, at one time."""
+
+
+class FlatDataset(ABC):
+    """Items of episodes, in batches by their places: what `torch.utils.data.DataLoader` takes too.
+
+    `len` counts items. `[3]` is one item, `[places]` a batch of them, for integers, a slice or a mask.
+    """
+
+    _again: Callable[[], FlatDataset]
+    """Reads the same again: what is pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._again, ()
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _batch(self, places: Array) -> Batch:
+        """Return the items at `places`, int64 (n,), which are checked."""
+
+    def __getitem__(self, at: int | np.integer[Any] | slice | Sequence[int] | Array) -> Batch:
+        """Return one item, or a batch.
+
+        Raises:
+            IndexError: If there is no such item, or a mask has another length.
+            TypeError: If `at` is not an integer, a slice, integers, or a mask.
+        """
+        places = np.arange(len(self))[at] if isinstance(at, slice) else np.asarray(at)
+        if places.dtype == np.bool_:
+            places = np.arange(len(self))[places]
+        elif not places.size:
+            places = places.astype(np.int64)  # numpy takes an empty list for floats.
+        if places.dtype.kind not in "iu" or places.ndim > 1:
+            raise TypeError(f"items are chosen by integers, a slice or a mask, not by {at!r}")
+        if places.ndim:
+            return self._batch(places)
+        return {name: map_tree(itemgetter(0), tree) for name, tree in self._batch(places[None]).items()}
+
+    def __getitems__(self, places: Sequence[int]) -> Batch:
+        """Return a batch; torch's loaders ask so for all items of a batch at once."""
+        return self[places]
 
 
 class Transitions(FlatDataset):
@@ -61,7 +106,9 @@ class Transitions(FlatDataset):
             self._columns[name][ends] = rows.column(name)
         self._columns |= {name: rows.step_info(name) for name in infos}
         if "next_observations" in self._names:
-            map_tree(partial(_put, self._n_rows), flat["observations"], last_observations(rows))
+            leaves = tree_leaves(flat["observations"]), tree_leaves(last_observations(rows))
+            for observed, last in zip(*leaves, strict=True):
+                observed[self._n_rows :] = last
         # Behind those of all steps stand the last observations: one index finds what followed a step.
         self._observations, rows_in_all = flat.get("observations"), self._n_rows + len(rows)
         self._following = np.arange(1, self._n_rows + 1, dtype=np.min_scalar_type(rows_in_all))
@@ -80,10 +127,6 @@ class Transitions(FlatDataset):
         }
 
 
-def _put(row: int, leaf: Array, last: Array) -> None:
-    leaf[row:] = last
-
-
 def stream_batches(
     rows: Rows, size: int, shuffle: int | None, columns: Sequence[str] | None, infos: Sequence[str]
 ) -> Iterator[Batch]:
@@ -95,13 +138,12 @@ def stream_batches(
     left: list[Batch] = []  # Fewer steps than a batch has.
     n_left = 0
     for buffer in _buffers(rows, blocks):
-        steps = Transitions(buffer, columns, infos)
+        buffered = Rows(rows.table, np.concatenate([block.ids for block in buffer]))
+        steps = Transitions(buffered, columns, infos)
         order = np.arange(len(steps)) if rng is None else rng.permutation(len(steps))
-        start = 0
-        while start < len(order):
-            part = order[start : start + size - n_left]
+        for part in np.split(order, range(size - n_left, len(order), size)):
             left.append(steps[part])
-            start, n_left = start + len(part), n_left + len(part)
+            n_left += len(part)
             if n_left == size:
                 yield _joined(left)
                 left, n_left = [], 0
@@ -109,34 +151,24 @@ def stream_batches(
         yield _joined(left)
 
 
-def _buffers(rows: Rows, blocks: Sequence[Rows]) -> Iterator[Rows]:
+def _buffers(rows: Rows, blocks: Sequence[Rows]) -> Iterator[list[Rows]]:
     """Yield blocks together that have about as many bytes as a buffer; one that has more stays whole."""
     step_bytes = DatasetSchema.from_info(rows.info).step_bytes
-    taken: list[Rows] = []
+    buffer: list[Rows] = []
     n_bytes = 0
     for block in blocks:
         size = int(block.column("length").sum()) * step_bytes
-        if taken and n_bytes + size > BUFFER_BYTES:
-            yield _together(rows, taken)
-            taken, n_bytes = [], 0
-        taken.append(block)
+        if buffer and n_bytes + size > BUFFER_BYTES:
+            yield buffer
+            buffer, n_bytes = [], 0
+        buffer.append(block)
         n_bytes += size
-    if taken:
-        yield _together(rows, taken)
-
-
-def _together(rows: Rows, blocks: Sequence[Rows]) -> Rows:
-    return Rows(rows.table, np.concatenate([block.ids for block in blocks]))
+    if buffer:
+        yield buffer
 
 
 def _joined(parts: Sequence[Batch]) -> Batch:
-    return parts[0] if len(parts) == 1 else map_tree(_concatenated, *parts)
-
-
-def _concatenated(*leaves: Any) -> Any:
-    is_masked = any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves)
-    concatenate: Any = np.ma.concatenate if is_masked else np.concatenate
-    return concatenate(leaves)
+    return parts[0] if len(parts) == 1 else map_tree(lambda *leaves: concatenated(leaves), *parts)
 
 
 class Windows(FlatDataset):
@@ -208,3 +240,97 @@ def _returns_to_go(rewards: Array, lengths: Array) -> Array:
     for start, stop in pairwise([0, *np.cumsum(lengths).tolist()]):
         out[start:stop] = rewards[start:stop][::-1].cumsum()[::-1]
     return out
+
+
+# Fields of some episodes as flat arrays, decoded once, from which batches are taken.
+
+
+def taken(tree: Tree, places: Array) -> Tree:
+    """Return rows of a tree of arrays; `take` is several times as fast as an index."""
+    if isinstance(tree, np.ndarray):
+        return tree.take(places, 0)
+    return map_tree(lambda leaf: leaf.take(places, 0), tree)
+
+
+def chosen_columns(names: Sequence[str] | None, every: Sequence[str]) -> list[str]:
+    """Return the chosen ones of some columns, all for None; raise `ValueError` for any other."""
+    if wrong := [name for name in names or () if name not in every]:
+        raise ValueError(f"there is no column {wrong[0]!r}; choose among {', '.join(every)}")
+    return list(every if names is None else names)
+
+
+def flat_columns(rows: Rows, names: Sequence[str], *, blank_rows: int) -> Batch:
+    """Return some of `FIELDS` of all steps, trees of arrays (T + blank_rows, *shape).
+
+    Behind the steps come rows of zeros, or empty texts.
+    """
+    trees = _read(rows, DATA, [FIELDS[name] for name in names], rows.column("length"), blank_rows)
+    return dict(zip(names, trees, strict=True))
+
+
+def last_observations(rows: Rows) -> Tree:
+    """Return the episodes' last observations, tree of arrays (N, *shape)."""
+    (tree,) = _read(rows, EPISODES, ["last_observation"], np.ones(len(rows), np.int64), 0)
+    return tree
+
+
+def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_rows: int) -> list[Tree]:
+    """Return fields of some episodes, of which each has so many rows in a table.
+
+    A row group is read at a time, whatever the order of the episodes, and is not kept.
+
+    Raises:
+        DatasetFormatError: If the files are damaged, or contradict each other.
+        StorageError: If they cannot be read, or do not fit into memory.
+    """
+    n_rows, spec, trees = int(sizes.sum()) + blank_rows, rows.spaces.env_spec, []
+    filled: list[tuple[Callable[[pa.Table], Array], Array]] = []
+    try:
+        for field in fields:
+            if field == "reward":
+                trees.append(np.zeros(n_rows))
+                filled.append((lambda table: decode(table["reward"]), trees[-1]))
+                continue
+            columns = field_leaves(rows.spaces, field)
+            arrays = [empty_column(column.leaf, n_rows) for column in columns]
+            filled += zip([column.decode for column in columns], arrays, strict=True)
+            trees.append(
+                unflatten(spec.action_space if field == "action" else spec.observation_space, arrays)
+            )
+        names = (name for field in fields for name in field_columns(rows.spaces, field))
+        for table, sources, targets in _row_groups(rows, folder, tuple(dict.fromkeys(names)), sizes):
+            for decoded, array in filled:
+                array[targets] = decoded(table)[sources]
+    except MemoryError as error:
+        raise StorageError(
+            f"{n_rows:,} rows do not fit into memory: {error}",
+            hint="choose fewer columns, or read batches from the files: dataset.iter_batches(256)",
+        ) from error
+    return trees
+
+
+def _row_groups(
+    rows: Rows, folder: str, columns: tuple[str, ...], sizes: Array
+) -> Iterator[tuple[pa.Table, Any, Any]]:
+    """Yield each row group that has rows of the episodes, which of its rows they are, and where they go."""
+    if not (len(rows) and columns):
+        return
+    reader, order = rows.table.reader, np.argsort(rows.ids, kind="stable")
+    places, goals = rows.table.places(folder, rows.ids[order]), (np.cumsum(sizes) - sizes)[order]
+    for path, part in rows.table.files(folder, places):
+        begins, ends = places[part, 2], places[part, 3]
+        for at, first, last in reader.groups(path, int(begins.min()), int(ends.max())):
+            lows = np.maximum(begins, first)
+            counts = np.minimum(ends, last) - lows
+            inside = counts > 0
+            if inside.any():
+                sources = _ranges((lows - first)[inside], counts[inside])
+                targets = _ranges((goals[part] + lows - begins)[inside], counts[inside])
+                yield reader.decoded(path, at, columns), sources, targets
+
+
+def _ranges(starts: Array, sizes: Array) -> slice | Array:
+    """Return the places of some ranges after one another: a slice, where they are one range."""
+    if (starts[1:] == starts[:-1] + sizes[:-1]).all():
+        return slice(int(starts[0]), int(starts[-1] + sizes[-1]))
+    return np.asarray(np.repeat(starts - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum()))

@@ -88,9 +88,7 @@ class Written(NamedTuple):
     segment: SegmentId
     record: SegmentRecord
     bytes: int  # Of both files.
-    tables: tuple[pa.Table, pa.Table] | None = (
-        None  # Its rows of both, if more episodes may be added to them.
-    )
+    tables: tuple[pa.Table, pa.Table] | None = None  # The rows of both, if more episodes may be added.
 
 
 def totals_of(segments: Sequence[Written], *names: str) -> dict[str, Any]:

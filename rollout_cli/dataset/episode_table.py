@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -112,6 +112,12 @@ class EpisodeTable:
             rows, counts = episodes - self._firsts[files], np.ones_like(episodes)
         ids = np.array([*self._files, (0, 0)], np.int64)  # The last one is no file, but gives two columns.
         return np.column_stack([ids[files], rows, rows + counts])
+
+    def files(self, folder: str, places: Array) -> Iterator[tuple[Path, slice]]:
+        """Yield the files of a table that have `places`, in their order, and which of the places each has."""
+        for start, stop in runs(np.any(np.diff(places[:, :2], axis=0), axis=1)):
+            chunk, file, *_ = places[start].tolist()
+            yield self.root / folder / file_name((chunk, file)), slice(start, stop)
 
     def field(self, name: str, episode: int) -> Tree:
         """Return `reward`, `observation`, `action` or `last_observation` of an episode.

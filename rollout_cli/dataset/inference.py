@@ -21,14 +21,12 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset.convert import Array, fits
-from rollout_cli.dataset.schema import INFO_PREFIXES, InfoColumns
+from rollout_cli.dataset.schema import InfoColumns
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.infos import JSON, STRING, InfoPath, kind_type
+from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoPath, kind_type
 
 INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns are decided.
-FINGERPRINT_STEPS = (
-    1_000  # Steps of the first episode that count, so that the frames of a long one cost little.
-)
+FINGERPRINT_STEPS = 1_000  # Of the first episode: so that the frames of a long one cost little.
 
 
 class FirstEpisode:
@@ -137,7 +135,7 @@ class SchemaInference:
         now = copy(self)
         now._met, now.first_episode = deepcopy(self._met), self.first_episode.copy()  # noqa: SLF001
         now.finish()
-        groups = zip(INFO_PREFIXES, map(_info_columns, now._met), strict=True)  # noqa: SLF001
+        groups = zip(INFO_GROUPS, map(_info_columns, now._met), strict=True)  # noqa: SLF001
         columns = {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
         return columns, now.first_episode.fingerprint(source)
 

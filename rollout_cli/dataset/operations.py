@@ -23,6 +23,7 @@ from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import info_columns_of
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns
+from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.errors import UsageError, UserCodeError
 from rollout_cli.loading import Source, did_you_mean, is_module_attribute, name_of, reporting
 from rollout_cli.progress import Progress
@@ -182,14 +183,10 @@ def convert_dataset(
 def _infos_without_column(rows: Rows) -> list[str]:
     """Return the names of the infos in the JSON remainders."""
     names = {
-        f"{prefix}.{key}"
+        f"{group}.{key}"
         for block in rows.blocks()
-        for prefix, table in (
-            ("env_info", block.steps(("env_info_extra",))),
-            ("agent_info", block.steps(("agent_info_extra",))),
-            ("episode_info", block.ends(("episode_info_extra",))),
-        )
-        for key in decode_infos(prefix, table)
+        for group in INFO_GROUPS
+        for key in decode_infos(group, block.infos(group, (f"{group}_extra",)))
     }
     return sorted(names)
 

@@ -101,11 +101,7 @@ def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
         elif pa.types.is_boolean(kind):
             yield path, "PLAIN"  # Bits: run lengths come to more bytes and more time.
         elif pa.types.is_integer(kind) and kind != pa.uint8():
-            # Actions and infos have few values, or values near one another.
-            yield (
-                path,
-                "DELTA_BINARY_PACKED",
-            )
+            yield path, "DELTA_BINARY_PACKED"  # Actions and infos: few values, or near one another.
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:

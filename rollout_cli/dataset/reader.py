@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -13,14 +14,12 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.batches import Padding, Transitions, Windows, stream_batches
+from rollout_cli.dataset.batches import Batch, Padding, Transitions, Windows, stream_batches
 from rollout_cli.dataset.episode_table import EpisodeTable
-from rollout_cli.dataset.expression import matching
-from rollout_cli.dataset.flat import Batch
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.schema import EPISODE_FIELDS
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Array, map_tree
 from rollout_cli.remote import folder_of
@@ -102,7 +101,7 @@ class Dataset:
         Raises:
             UsageError: If it is not of the language, or names a column that there is not.
         """
-        return self[matching(expression, self.rows)]
+        return self[self.rows.matching(expression)]
 
     @property
     def path(self) -> Path:
@@ -316,13 +315,7 @@ class Episode:
     @property
     def next_observations(self) -> Tree:
         """What followed each step, tree of arrays (T, *shape)."""
-
-        def shifted(leaf: Array, last: Array) -> Array:
-            out = np.roll(leaf, -1, axis=0)
-            out[-1:] = last
-            return out
-
-        return map_tree(shifted, self.observations, self._last_observations())
+        return map_tree(partial(following, ends=[-1]), self.observations, self._last_observations())
 
     def _last_observations(self) -> Tree:
         if self._last is None:

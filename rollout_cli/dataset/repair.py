@@ -117,11 +117,8 @@ def _valid_segments(report: VerifyReport) -> list[Written]:
 
 def _move_aside(files: FileStore, root: Path, moved: Sequence[Path], aside: Path) -> None:
     """Move files to `aside` under their names, with copies of info.json and stats.json."""
-    copied = [path for path in (info_path(root), stats_path(root)) if path.is_file()]
-    for path in (*copied, *moved):
-        target = aside / path.relative_to(root)
-        files.make_folder(target.parent)
-        if path in copied:
-            files.replace(target, path.read_bytes())
-        else:
-            files.move(path, target)
+    for path in (info_path(root), stats_path(root)):
+        if path.is_file():
+            files.replace(aside / path.relative_to(root), path.read_bytes())
+    for path in moved:
+        files.move(path, aside / path.relative_to(root))

@@ -80,26 +80,17 @@ class Derivation:
 
     Attributes:
         result: What it will be.
-        inputs: What is read; each has an episode.
         settings: Those of the new dataset.
-        places: Of each input, the new place of each of its sources.
-        change: What is done to the episodes on their way.
+        chunks: Its episodes, which are read as they are asked for, once.
     """
 
     result: Edited
-    inputs: Sequence[Dataset]
     settings: DatasetSettings
-    places: Sequence[Array]
-    change: Change
+    chunks: Iterator[Rewritten]
 
     def write(self, folder: OutputFolder, progress: Progress) -> DatasetSummary:
         """Write it to the folder of its path; the rest is `rewrite`'s."""
-        return rewrite(self._chunks(), folder, self.settings, n_steps=self.result.steps, progress=progress)
-
-    def _chunks(self) -> Iterator[Rewritten]:
-        for dataset, places in zip(self.inputs, self.places, strict=True):
-            for block in dataset.rows.blocks():
-                yield self.change(block, block.chunk()), 0, places[block.column("source")]
+        return rewrite(self.chunks, folder, self.settings, n_steps=self.result.steps, progress=progress)
 
 
 def derivation(
@@ -160,13 +151,13 @@ def derivation(
         derived=[*(step for at, step in enumerate(before) if step not in before[:at]), made],
     )
     steps = sum(int(dataset.rows.column("length").sum()) for dataset in inputs)
-    return Derivation(
-        Edited(path, operation, sum(map(len, inputs)), steps, len(sources)),
-        inputs,
-        settings,
-        places,
-        change or (lambda _, chunk: without_infos(chunk, drop_info)),
+    change = change or (lambda _, chunk: without_infos(chunk, drop_info))
+    chunks = (
+        (change(block, block.chunk()), 0, new_places[block.column("source")])
+        for dataset, new_places in zip(inputs, places, strict=True)
+        for block in dataset.rows.blocks()
     )
+    return Derivation(Edited(path, operation, sum(map(len, inputs)), steps, len(sources)), settings, chunks)
 
 
 def _source_places(inputs: Sequence[Dataset], runs: Sequence[str]) -> list[Array]:

@@ -1,4 +1,4 @@
-"""The rows of some episodes of a dataset in both tables, which are decoded together."""
+"""The rows of some episodes of a dataset in both tables, which are decoded together, or searched."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
-from rollout_cli.dataset.layout import FileId, file_name
+from rollout_cli.dataset.layout import FileId
 from rollout_cli.dataset.parquet import Columns
-from rollout_cli.dataset.schema import DatasetSchema, info_columns_of
+from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, info_columns_of
 from rollout_cli.dataset.tables import decode_batch, decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.infos import STRING, all_masked, kind_type
+from rollout_cli.episodes.expression import Expression, of_one_kind
+from rollout_cli.episodes.infos import INFO_GROUPS, STRING, all_masked, kind_type
 from rollout_cli.errors import DatasetFormatError, StorageError
+
+_FACTS = tuple(field.name for field in EPISODE_FIELDS)
 
 
 class Rows:
@@ -144,20 +147,64 @@ class Rows:
         columns = tuple(
             name for name in (f"{group}.{key}", f"{group}_extra") if name in self.info["features"]
         )
-        table = self.ends(columns) if group == "episode_info" else self.steps(columns)
-        return decode_infos(group, table).get(key)
+        return decode_infos(group, self.infos(group, columns)).get(key)
+
+    def infos(self, group: str, columns: tuple[str, ...]) -> pa.Table:
+        """Return columns of one group of infos, a row a step, or an episode for those of `env.reset`."""
+        return self.ends(columns) if group == "episode_info" else self.steps(columns)
 
     def blocks(self) -> Iterator[Rows]:
         """Yield the episodes that begin in one row group together."""
         if not len(self):
             return
         places = self._step_places()
-        for first, last in runs(np.any(np.diff(places[:, :2], axis=0), axis=1)):
-            chunk, file, *_ = places[first].tolist()
-            edges = self.table.reader.edges(self.root / DATA / file_name((chunk, file)))
-            groups = np.searchsorted(edges, places[first:last, 2], side="right")
+        for path, part in self.table.files(DATA, places):
+            groups = np.searchsorted(self.table.reader.edges(path), places[part, 2], side="right")
             for start, stop in runs(np.diff(groups) != 0):
-                yield self.select(slice(first + start, first + stop))
+                yield self.select(slice(part.start + start, part.start + stop))
+
+    def matching(self, expression: str) -> Array:
+        """Return of which episodes an expression is true, bool (N,); only columns that it names are read.
+
+        Raises:
+            UsageError: If it is not of the language, or names a column that the dataset does not have.
+            DatasetFormatError: If the files are damaged.
+            StorageError: If they cannot be read.
+        """
+        parsed = Expression(expression)
+        if not len(self):
+            return np.zeros(0, bool)
+        columns = self._named_columns(parsed.names)
+        for name in parsed.names:
+            if name not in columns:
+                raise parsed.no_column(name, [*_FACTS, *info_columns_of(self.info["features"])])
+        return parsed.evaluate(columns, len(self))
+
+    def _named_columns(self, names: tuple[str, ...]) -> dict[str, Array]:
+        """Return the values of columns, one an episode; of infos of steps, those of the last step."""
+        columns: dict[str, Array] = {
+            name: np.ma.asarray(self.column(name)) for name in names if name in _FACTS
+        }
+        typed = info_columns_of(self.info["features"])
+        for prefix in INFO_GROUPS:
+            wanted = {name for name in names if name.startswith(f"{prefix}.")}
+            stored = (*sorted(wanted & typed.keys()), f"{prefix}_extra")  # It has values of other types, too.
+            if not wanted:
+                continue
+            table = self.ends(stored) if prefix == "episode_info" else self._last_steps(stored)
+            infos = {f"{prefix}.{key}": values for key, values in decode_infos(prefix, table).items()}
+            for name in wanted & {*infos, *typed}:
+                values = of_one_kind(name, infos.get(name, np.full(len(self), None, object)))
+                columns[name] = np.ma.asarray(values)
+        return columns
+
+    def _last_steps(self, columns: tuple[str, ...]) -> pa.Table:
+        """Return the rows of `data` that episodes end with."""
+        tables = []
+        for block in self.blocks():
+            ends = np.cumsum(block.column("length")) - 1
+            tables.append(block.steps(columns).take(pa.array(ends)))
+        return pa.concat_tables(tables)
 
     def _step_places(self) -> Array:
         """Return the places of the episodes' rows in `data`, as `_read` takes them."""
@@ -169,12 +216,10 @@ class Rows:
         They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists.
         """
         tables = []
-        for first, last in runs(
-            np.any(np.diff(places[:, :2], axis=0), axis=1) | (places[1:, 2] != places[:-1, 3])
-        ):
-            chunk, file, start, _ = places[first].tolist()
-            path = self.root / folder / file_name((chunk, file))
-            tables += self.table.reader.read(path, start, int(places[last - 1, 3]), columns)
+        for path, part in self.table.files(folder, places):
+            starts, stops = places[part, 2], places[part, 3]
+            for first, last in runs(starts[1:] != stops[:-1]):
+                tables += self.table.reader.read(path, int(starts[first]), int(stops[last - 1]), columns)
         return pa.concat_tables(tables)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -14,13 +14,10 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type
 from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
-from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoPath
-from rollout_cli.episodes.spaces import Leaf, empty_column, space_leaves
+from rollout_cli.episodes.spaces import Leaf, empty_column, space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError
-
-INFO_PREFIXES = ("env_info", "agent_info", "episode_info")
 
 BIG_ROW_BYTES = 32 << 10
 """Columns with rows of this size or more are written by chunk: joining them costs more than writing."""
@@ -245,23 +242,30 @@ class DatasetSchema:
 
 
 def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Mapping[str, Any]) -> pa.Schema:
-    features = {field.name: _hf_feature(field.type) for field in columns}
     metadata = {
         "rollout.format_version": str(FORMAT_VERSION),
         "rollout.spaces": json.dumps(spaces.describe()),
         "rollout.max_episode_length": json.dumps(spaces.env_spec.max_episode_length),
         # Keys are texts before they are sorted, as they are in info.json.
         "rollout.env": json.dumps(json.loads(json.dumps(env)), sort_keys=True),
-        "huggingface": json.dumps({"info": {"features": features}}),
+        **hf_metadata(columns),
     }
     return pa.schema(columns, metadata)
+
+
+def hf_metadata(columns: Iterable[pa.Field]) -> dict[str, str]:
+    """Return the metadata by which the `datasets` library knows the types of columns."""
+    features = {field.name: _hf_feature(field.type) for field in columns}
+    return {"huggingface": json.dumps({"info": {"features": features}})}
 
 
 _HF_NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
 def _hf_feature(kind: pa.DataType) -> dict[str, Any]:
-    """Return a column's type as the `datasets` library names it."""
+    """Return a column's type as the `datasets` library names it; structs are those of its images."""
+    if pa.types.is_struct(kind):
+        return {"_type": "Image"}
     if pa.types.is_nested(kind):
         # `Sequence` is read by every version; `List`, which replaced it, only from 4.0 on.
         length = kind.list_size if pa.types.is_fixed_size_list(kind) else -1

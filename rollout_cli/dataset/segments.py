@@ -32,9 +32,7 @@ from rollout_cli.errors import StorageError, UsageError
 MOST_SEGMENT_BYTES = 1 << 30
 LEAST_SHARE = 4 << 20  # Nominal bytes of a segment that each of several partitions has at least.
 GROUP_BYTES = 64 << 20  # Nominal bytes of a row group of an episode that is a segment by itself.
-MOST_WAITING = (
-    2  # Segments that may wait to be written: who is ahead by more blocks, so that memory stays flat.
-)
+MOST_WAITING = 2  # Segments that may wait to be written; who is ahead by more blocks: memory stays flat.
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ import pyarrow as pa
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.schema import DatasetSchema
 
-SAMPLE = (
-    100  # Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted.
-)
-MAX_ELEMENTS = (
-    1_024  # Rows of up to so many numbers have statistics for each number; larger ones for all together.
-)
+SAMPLE = 100
+"""Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted."""
+
+MAX_ELEMENTS = 1_024
+"""Rows of up to so many numbers have statistics for each number; larger ones for all together."""
+
 _BLOCK = 1 << 16  # Numbers taken at a time: as float64 half a megabyte, which stays in the processor's cache.
 
 _NO_STATS = ("episode_id", "step", "step_type")
@@ -110,12 +110,11 @@ def _counted_values(column: pa.ChunkedArray, first_row: int) -> Array:
     """Return the values that count; the rows alone, nulls included, decide which ones are sampled."""
     if not pa.types.is_fixed_size_binary(column.type):
         values = decode(column)
-        rows = first_row + (
-            np.flatnonzero(column.is_valid()) if column.null_count else np.arange(len(values))
-        )
-        return (
-            values[rows % SAMPLE == 0].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
-        )
+        if math.prod(values.shape[1:]) <= MAX_ELEMENTS:
+            return values
+        rows = np.flatnonzero(column.is_valid()) if column.null_count else np.arange(len(values))
+        sampled: Array = values[(first_row + rows) % SAMPLE == 0]
+        return sampled.reshape(-1)
     taken = []
     for part in column.chunks:  # Joining them would cost more than the statistics.
         taken.append(decode(pa.chunked_array([part]))[-first_row % SAMPLE :: SAMPLE])

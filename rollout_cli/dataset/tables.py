@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -19,7 +20,7 @@ from rollout_cli.dataset.convert import (
     number_array,
 )
 from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn, SpaceSchema, info_columns_of
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, Tree, derive_step_types
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, Tree, derive_step_types, following
 from rollout_cli.episodes.chunk import Chunk, episode_returns
 from rollout_cli.episodes.spaces import unflatten
 
@@ -65,10 +66,10 @@ def step_table(
     ]
     if spaces.next_observation:
         last = joined_leaves([chunk.last_observations for chunk in whole])
-        following = tuple(np.roll(leaf, -1, axis=0) for leaf in joined_leaves(observations))
-        for leaf, values in zip(following, last, strict=True):
-            leaf[ends - 1] = values
-        columns += _encode_leaves(spaces.next_observation, [following])
+        follow = partial(following, ends=ends - 1)
+        columns += _encode_leaves(
+            spaces.next_observation, [tuple(map(follow, joined_leaves(observations), last))]
+        )
     return pa.Table.from_arrays([*columns, *env, *agent], schema=schema.data), env_lost | agent_lost
 
 

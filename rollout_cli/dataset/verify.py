@@ -35,7 +35,7 @@ from rollout_cli.dataset.metadata import count_segments
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
-from rollout_cli.episodes.batch import derive_step_types
+from rollout_cli.episodes.batch import derive_step_types, following
 from rollout_cli.episodes.chunk import episode_returns
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
@@ -44,8 +44,7 @@ SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
 
 TOTALS = ("episodes", "steps", "bytes", "segments")
-_NUMBERS = (*TOTALS, "partitions")
-_LEAST = {"partitions": 1}
+_LEAST = {**dict.fromkeys(TOTALS, 0), "partitions": 1}
 _STATUSES = ("collecting", "complete", "interrupted")
 
 Facts = Mapping[str, Array]
@@ -137,7 +136,7 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     """
     root = folder_of(path)
     info = read_info(root)
-    wrong = [name for name in _NUMBERS if type(info.get(name)) is not int or info[name] < _LEAST.get(name, 0)]
+    wrong = [name for name, least in _LEAST.items() if type(info.get(name)) is not int or info[name] < least]
     wrong += ["status"] if info.get("status") not in _STATUSES else []
     wrong += (
         ["sources"] if any(type(source.get("root_seed")) is not int for source in info["sources"]) else []
@@ -162,12 +161,12 @@ def _check_segments(report: VerifyReport) -> None:
     begins: dict[SegmentId, tuple[int | None, int | None]]
     begins = {SegmentId(len(firsts), partition, 0): (0, first) for partition, first in enumerate(firsts)}
     for segment, path in report.episodes_files.items():
-        before, following = (replace(segment, number=segment.number + step) for step in (-1, 1))
+        before, after = (replace(segment, number=segment.number + step) for step in (-1, 1))
         if segment.number and before not in report.episodes_files:
             report.add(before.paths(report.path)[1], "it is missing, and there are later ones", before)
         if segment.partition >= len(firsts):
             report.add(path, f"it is of another partition than the dataset's {len(firsts)}", segment)
-        begins[following] = _check_segment(report, segment, *begins.get(segment, (None, None)))
+        begins[after] = _check_segment(report, segment, *begins.get(segment, (None, None)))
     _check_identities(report)
     for segment, path in report.data_files.items():
         if segment not in report.episodes_files:
@@ -323,10 +322,9 @@ def _step_checks(schema: DatasetSchema, facts: Facts, steps: pa.Table, episodes:
         yield f"{name} is not that of its episode's steps", np.logical_or.reduceat(wrong, ends - lengths)
     spaces = schema.spaces
     columns = zip(spaces.observation, spaces.next_observation, spaces.last_observation, strict=False)
-    for seen, following, last in columns:
-        after = np.roll(seen.decode(steps), -1, axis=0)
-        after[ends - 1] = last.decode(episodes)
-        wrong = _differs(following.decode(steps), after)
+    for seen, stated, last in columns:
+        followed = following(seen.decode(steps), last.decode(episodes), ends - 1)
+        wrong = _differs(stated.decode(steps), followed)
         yield (
             "next_observation is not the observation that followed",
             np.logical_or.reduceat(wrong, ends - lengths),
@@ -397,11 +395,11 @@ def _check_metadata(report: VerifyReport) -> None:
             report.notes.append(f"{report.name(info)}: {problem}")
         elif stated != held:
             report.add(info, problem)
-    parts = [written.record.stats for written in report.segments]
     if status != "collecting":
         with reading(stats):
             text = stats.read_bytes() if stats.is_file() else b""
-        if not _same_stats(stats_document(merge_stats(parts), report.schema), text):
+        merged = merge_stats([written.record.stats for written in report.segments])
+        if not _same_stats(stats_document(merged, report.schema), text):
             problem = "it is missing, or its statistics are not those of the steps"
             if status == "complete":
                 report.add(stats, problem)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
@@ -18,7 +19,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
-from rollout_cli.episodes.infos import all_masked, concatenate_arrays
+from rollout_cli.episodes.infos import INFO_GROUPS, all_masked, concatenate_arrays
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, space_leaves, unflatten
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "derive_step_types"]
@@ -41,6 +42,13 @@ def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Ar
     out[(ends - lengths)[nonempty]] = StepType.FIRST
     out[ends[nonempty & truncated] - 1] = StepType.TIMEOUT
     out[ends[nonempty & terminated] - 1] = StepType.TERMINAL
+    return out
+
+
+def following(values: Array, last: Array, ends: Any) -> Array:
+    """Return what followed each row of flat episodes: the row after it, and `last` behind the rows `ends`."""
+    out = np.roll(values, -1, axis=0)
+    out[ends] = last
     return out
 
 
@@ -156,9 +164,7 @@ class EpisodeBatch:
     def from_chunks(cls, env_spec: EnvSpec, chunks: Sequence[Chunk]) -> EpisodeBatch:
         """Build a batch from at least one chunk; the parts of one episode follow one another."""
         chunk = concatenate_chunks(chunks)
-        infos = {
-            name: getattr(chunk, name).to_arrays() for name in ("env_infos", "agent_infos", "episode_infos")
-        }
+        infos = {f"{group}s": getattr(chunk, f"{group}s").to_arrays() for group in INFO_GROUPS}
         return cls(
             env_spec=env_spec,
             observations=unflatten(env_spec.observation_space, chunk.observations),
@@ -246,14 +252,8 @@ class EpisodeBatch:
     @property
     def next_observations(self) -> Tree:
         """The observation after each step, tree of arrays (T, *shape)."""
-        ends = np.cumsum(self.lengths) - 1
-
-        def shift(leaf: Array, last: Array) -> Array:
-            out = np.roll(leaf, -1, axis=0)
-            out[ends] = last
-            return out
-
-        return map_tree(shift, self.observations, self.last_observations)
+        follow = partial(following, ends=np.cumsum(self.lengths) - 1)
+        return map_tree(follow, self.observations, self.last_observations)
 
     @property
     def terminals(self) -> Array:

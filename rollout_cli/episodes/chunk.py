@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_cli.episodes.infos import JSON, STRING, InfoTable, concatenate_tables
+from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoTable, concatenate_tables
 from rollout_cli.episodes.plain import plain_bytes
 from rollout_cli.episodes.spaces import Array
 
@@ -56,6 +56,11 @@ class _Episodes:
         return len(self.numbers)
 
     @property
+    def n_steps(self) -> int:
+        """How many rows the chunk holds."""
+        return int(self.lengths.sum())
+
+    @property
     def completes(self) -> bool:
         """Whether its last episode ends in it: not where it is an earlier part of one."""
         return self.part is None or self.part.is_last
@@ -71,9 +76,7 @@ class Chunk(_Episodes):
     """N episodes in T rows; T is the sum of `lengths`."""
 
     numbers: Array  # Episode numbers, int64 (N,), rising.
-    seeds: (
-        Array  # Those given to `env.reset`, int64 (N,); -1 where an environment began the episode by itself.
-    )
+    seeds: Array  # Those given to `env.reset`, int64 (N,); -1 where an environment began by itself.
     lengths: Array  # Rows of each episode in this chunk, int64 (N,); of a part, the part's rows.
     terminated: Array  # bool (N,).
     truncated: Array  # bool (N,); both may be true.
@@ -87,11 +90,6 @@ class Chunk(_Episodes):
     agent_infos: InfoTable  # Of the policy, T rows.
     episode_infos: InfoTable  # Of `env.reset`, N rows.
     part: Part | None = None  # Set where this is one part of a long episode (then N is 1).
-
-    @property
-    def n_steps(self) -> int:
-        """How many rows the chunk holds."""
-        return len(self.rewards)
 
     @property
     def return_sum(self) -> float:
@@ -113,11 +111,7 @@ class Chunk(_Episodes):
             if column.dtype == object:
                 np.add.at(out, episodes, _value_bytes(column, STRING))
         for info in (*self.env_infos.columns, *self.agent_infos.columns):
-            np.add.at(
-                out,
-                episodes if info.rows is None else episodes[info.rows],
-                _value_bytes(info.values, info.kind),
-            )
+            np.add.at(out, episodes[info.row_numbers()], _value_bytes(info.values, info.kind))
         return out
 
     def load(self) -> Chunk:
@@ -160,11 +154,6 @@ class ChunkRef(_Episodes):
     source: Callable[[], Chunk]  # Loads the chunk that this one was cut from.
     start: int = 0  # The place of its first episode in that.
     whole_sum: float | None = None  # The sum of its rewards; None where it was cut.
-
-    @property
-    def n_steps(self) -> int:
-        """How many rows the chunk holds."""
-        return int(self.lengths.sum())
 
     @property
     def return_sum(self) -> float:
@@ -253,9 +242,8 @@ def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
     it too. It means the infos of steps, policies and resets alike, unless it begins with the name of one:
     `env_info.episode.t`.
     """
-    groups = ("env_info", "agent_info", "episode_info")
     kept: dict[str, Any] = {
-        f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in groups
+        f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in INFO_GROUPS
     }
     return replace(chunk, **kept)
 
@@ -274,10 +262,14 @@ def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable
 def unmatched_patterns(patterns: Sequence[str], dropped: Iterable[str]) -> list[str]:
     """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
     met = [name.partition(".")[::2] for name in dropped]
-    return [pattern for pattern in patterns if not any(_matches(pattern, *one) for one in met)]
+    return [
+        pattern
+        for pattern in patterns
+        if not any(_matches(pattern, *group_and_name) for group_and_name in met)
+    ]
 
 
 @lru_cache(maxsize=4096)
 def _matches(pattern: str, group: str, name: str) -> bool:
-    wanted = (pattern, f"{pattern}.*")
-    return any(fnmatchcase(text, one) for text in (name, f"{group}.{name}") for one in wanted)
+    globs = (pattern, f"{pattern}.*")
+    return any(fnmatchcase(text, glob) for text in (name, f"{group}.{name}") for glob in globs)

@@ -1,8 +1,8 @@
 """EXPRESSION: which episodes to keep, said in terms of their facts and infos.
 
-`return >= 400 and not env_info.TimeLimit` is read as tokens first, since `return` is a word of Python and the
-names of columns hold dots. The tokens become an expression of Python, in which a placeholder of the same length
-stands for each name and each text, and of which a whitelist is evaluated, for all episodes at once.
+`return >= 400 and not env_info.TimeLimit` is read as tokens first, since `return` is a word of Python and
+the names of columns hold dots. The tokens become an expression of Python, in which a placeholder of the same
+length stands for each name and each text, and of which a whitelist is evaluated, for all episodes at once.
 """
 
 from __future__ import annotations

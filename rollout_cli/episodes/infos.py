@@ -19,6 +19,9 @@ from rollout_cli.episodes.spaces import Array, has_utf8
 
 InfoPath = tuple[str, ...]
 
+INFO_GROUPS = ("env_info", "agent_info", "episode_info")
+"""The infos of `env.step`, of the policy, and of `env.reset`."""
+
 STRING = "string"
 JSON = "json"
 """The kind of a value with no column type of its own: its column holds JSON texts."""
@@ -35,9 +38,7 @@ class InfoColumn:
     """The values of one kind at one path, and the rows that have them."""
 
     path: InfoPath  # Keys from the root of the info dictionary; nested dictionaries give longer paths.
-    kind: (
-        str  # A numpy dtype name such as `bool`, the same with a shape (`float32[3,2]`), `string` or `json`.
-    )
+    kind: str  # A numpy dtype such as `bool`, one with a shape (`float32[3,2]`), `string` or `json`.
     rows: Array | None  # Ascending int64, shape (n,); None where every row has a value.
     values: Array  # Shape (n, *shape); dtype object, holding str, for `string` and `json`.
 
@@ -137,9 +138,14 @@ def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
     filled = [
         all_masked((n, *first.shape[1:]), first.dtype) if column is None else column for column, n in pairs
     ]
-    is_masked = any(isinstance(column, np.ma.MaskedArray) for column in filled)
+    return concatenated(filled)
+
+
+def concatenated(arrays: Sequence[Array]) -> Array:
+    """Return arrays after one another: a masked one where one of them is."""
+    is_masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
     concatenate: Any = np.ma.concatenate if is_masked else np.concatenate
-    return np.asanyarray(concatenate(filled))
+    return np.asanyarray(concatenate(arrays))
 
 
 def _objects(column: Array | None, size: int) -> Array:

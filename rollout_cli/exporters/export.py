@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
 from rollout_cli.dataset.store import staged
 from rollout_cli.errors import UsageError
+from rollout_cli.exporters import (
+    columns,
+    d3rlpy,
+    hf,
+    imitation,
+    lerobot,
+    minari,
+    ogbench,
+    rllib,
+    robomimic,
+    torchrl,
+    zarr,
+)
 from rollout_cli.exporters.format import Export, Format
-from rollout_cli.exporters.registry import format_named
 from rollout_cli.exporters.source import EpisodeSource, FlatSource
+from rollout_cli.loading import first_line
 from rollout_cli.remote import folder_of
+
+ENTRY_POINTS = "rollout.exporters"
+"""The group of entry points by which another package adds a `Format`, under its name."""
+
+FORMATS: dict[str, Format] = {
+    each.name: each
+    for each in (
+        d3rlpy.FORMAT,
+        columns.D4RL,
+        hf.FORMAT,
+        imitation.FORMAT,
+        lerobot.FORMAT,
+        minari.FORMAT,
+        ogbench.FORMAT,
+        rllib.FORMAT,
+        robomimic.FORMAT,
+        columns.TIANSHOU,
+        torchrl.FORMAT,
+        zarr.FORMAT,
+    )
+}
+"""Our own formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +96,7 @@ def export(
         UsageError: If there is no episode, the format or an option is unknown, a package is missing, or a
             value has no flat form.
     """
-    chosen, path = format_named(format), folder_of(path)
+    chosen, path = _format_named(format), folder_of(path)
     _check_options(chosen, {"flatten": flatten, **options})
     if not len(dataset):
         raise UsageError("there is no episode to export", hint="choose some episodes, or another dataset")
@@ -75,6 +112,34 @@ def export(
         job = Export(source, place, path, losses)
         chosen.write(job, **options)
     return ExportSummary(path, format, len(dataset), int(job.lengths.sum()), losses)
+
+
+def _format_named(name: str) -> Format:
+    """Return a format.
+
+    Raises:
+        UsageError: If there is none of this name, or the package that adds it does not work.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    added = {each.name: each for each in entry_points(group=ENTRY_POINTS)}
+    if name not in added:
+        names = sorted({*FORMATS, *added})
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"the formats are {', '.join(names)}" + "".join(f"; did you mean {each}?" for each in close)
+        raise UsageError(f"there is no format {name!r}", hint=hint)
+    try:
+        added_format = added[name].load()
+    except Exception as error:
+        raise UsageError(
+            f"the format {name} cannot be loaded from {added[name].value}: {first_line(error)}",
+            hint="mend or remove the package that adds it",
+        ) from error
+    if not isinstance(added_format, Format):
+        raise UsageError(
+            f"{added[name].value} is a {type(added_format).__name__}, and no format for {name!r}"
+        )
+    return added_format
 
 
 def _check_options(chosen: Format, options: Mapping[str, Any]) -> None:

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
-from rollout_cli.episodes.spaces import Leaf, LeafKind, Space, space_leaves
+from rollout_cli.episodes.infos import INFO_GROUPS
+from rollout_cli.episodes.spaces import LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
-from rollout_cli.exporters.source import EpisodeSource, blocks, is_nested, row_bytes
+from rollout_cli.exporters.source import EpisodeSource, blocks, is_nested, leaves_of, row_bytes
 
 Array = npt.NDArray[Any]
 
 NUMBERS: frozenset[LeafKind] = frozenset({"box", "discrete", "multi_discrete", "multi_binary"})
 ALL: frozenset[LeafKind] = NUMBERS | {"text"}
-_INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,16 +62,16 @@ class Export:
     @property
     def env_id(self) -> str:
         """The id of the environment, or "unknown"."""
-        return str(self._run.get("env_source", {}).get("spec", "unknown"))
+        return str(self.run.get("env_source", {}).get("spec", "unknown"))
 
     @property
     def env_kwargs(self) -> Mapping[str, Any]:
         """The keyword arguments that the environment was made with."""
-        kwargs: Mapping[str, Any] = self._run.get("env", {}).get("kwargs", {})
+        kwargs: Mapping[str, Any] = self.run.get("env", {}).get("kwargs", {})
         return kwargs
 
     @property
-    def _run(self) -> Mapping[str, Any]:
+    def run(self) -> Mapping[str, Any]:
         """The record of the first run that the episodes are of."""
         sources: Sequence[Mapping[str, Any]] = self.source.info.get("sources", ())
         return sources[0] if sources else {}
@@ -159,7 +159,7 @@ class Format:
     def _shortened(self, source: EpisodeSource) -> Iterator[str]:
         """Yield what readers give as float32 though some of it has more digits."""
         if not self.float64:
-            is_float64 = [what for what, leaf in _leaves(source.env_spec) if leaf.dtype == np.float64]
+            is_float64 = [what for what, leaf in leaves_of(source.env_spec) if leaf.dtype == np.float64]
             yield from dict.fromkeys(is_float64)
         if not self.float64_rewards and any(
             not np.array_equal(each.rewards.astype(np.float32), each.rewards) for each in source
@@ -167,15 +167,9 @@ class Format:
             yield "rewards"
 
 
-def _leaves(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
-    for what, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
-        for leaf in space_leaves(space):
-            yield what, leaf
-
-
 def _has_infos(source: EpisodeSource) -> bool:
     """Return whether there is a column of infos, or anything in those of the first episodes."""
-    if any(name.split(".")[0] in _INFO_GROUPS and "." in name for name in source.info.get("features", ())):
+    if any(name.split(".")[0] in INFO_GROUPS and "." in name for name in source.info.get("features", ())):
         return True
     batch = next(iter(source)).batch
     return bool(batch.env_infos or batch.agent_infos or batch.episode_infos)
@@ -183,7 +177,7 @@ def _has_infos(source: EpisodeSource) -> bool:
 
 def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None:
     """Raise UnsupportedSpaceError for a key of a Dict space that cannot name a file, or is `reserved`."""
-    for key in (str(key) for _, leaf in _leaves(spec) for key in leaf.path):
+    for key in (str(key) for _, leaf in leaves_of(spec) for key in leaf.path):
         if "/" in key or "\0" in key or not key.strip(".") or key in reserved:
             raise UnsupportedSpaceError(
                 f"{name} does not hold a Dict space with the key {key!r}",

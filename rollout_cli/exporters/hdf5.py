@@ -1,15 +1,15 @@
-"""What the HDF5 formats share: a file, trees as groups, and arrays with a row a step."""
+"""What the HDF5 formats share: a file, and trees as groups."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rollout_cli.episodes.batch import EpisodeBatch, Tree
+from rollout_cli.episodes.spaces import Tree
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
-from rollout_cli.exporters.format import Array, Export
+from rollout_cli.exporters.format import Export
 from rollout_cli.loading import needing
 
 
@@ -63,16 +63,3 @@ def put_tree(group: Any, name: str, tree: Tree) -> None:
                 hint="make the space a vector: {set=flatten=true}",
             )
         put_tree(below, key, child)
-
-
-def write_columns(export: Export, columns: Callable[[EpisodeBatch], Mapping[str, Array]]) -> None:
-    """Write a file of arrays with a row a step, many episodes at a time; `columns` gives those of a batch."""
-    n_steps, start = int(export.lengths.sum()), 0
-    with hdf5_file(export) as file:
-        for batch in export.blocks():
-            stop = start + len(batch.rewards)
-            for name, values in columns(batch).items():
-                if name not in file:
-                    file.create_dataset(name, (n_steps, *values.shape[1:]), values.dtype)
-                file[name][start:stop] = values
-            start = stop

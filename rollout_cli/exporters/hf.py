@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import encode_tensor
-from rollout_cli.dataset.schema import SpaceColumn, space_columns
+from rollout_cli.dataset.schema import SpaceColumn, hf_metadata, space_columns
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
 from rollout_cli.episodes.spaces import Space, tree_leaves
 from rollout_cli.exporters.format import ALL, Array, Export, Format, at_ends
@@ -76,38 +74,24 @@ def _episode_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
     return _table(_plain(numbers) | last)
 
 
-_Columns = dict[str, tuple[pa.Array, Any]]
-"""By name the values of a column, and its feature as `datasets` describes it."""
+def _plain(columns: Mapping[str, Array]) -> dict[str, pa.Array]:
+    return {name: encode_tensor(values) for name, values in columns.items()}
 
 
-def _plain(columns: Mapping[str, Array]) -> _Columns:
-    return {name: (encode_tensor(values), _feature(values)) for name, values in columns.items()}
-
-
-def _leaves(space: Space, name: str, tree: Tree) -> _Columns:
+def _leaves(space: Space, name: str, tree: Tree) -> dict[str, pa.Array]:
     columns = zip(space_columns(space, name), tree_leaves(tree), strict=True)
     return {column.name: _encoded(column, values) for column, values in columns if column.stored}
 
 
-def _encoded(column: SpaceColumn, values: Array) -> tuple[pa.Array, Any]:
+def _encoded(column: SpaceColumn, values: Array) -> pa.Array:
     if is_image(column.leaf):
-        return encode_images(values), {"_type": "Image"}
-    if column.leaf.kind == "text":
-        return column.encode([values]), {"dtype": "string", "_type": "Value"}
-    return encode_tensor(values), _feature(values)
+        return encode_images(values)
+    return column.encode([values]) if column.leaf.kind == "text" else encode_tensor(values)
 
 
-def _feature(values: Array) -> Any:
-    feature: Any = {"dtype": values.dtype.name, "_type": "Value"}
-    for length in reversed(values.shape[1:]):
-        feature = {"feature": feature, "length": length, "_type": "Sequence"}
-    return feature
-
-
-def _table(columns: _Columns) -> pa.Table:
-    table = pa.table({name: values for name, (values, _) in columns.items()})
-    features = {name: feature for name, (_, feature) in columns.items()}
-    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+def _table(columns: dict[str, pa.Array]) -> pa.Table:
+    table = pa.table(columns)
+    return table.replace_schema_metadata(hf_metadata(table.schema))
 
 
 FORMAT = Format("hf", "Hugging Face: `load_dataset`, and the hub's viewer", write, leaves=ALL, nested=True)

@@ -44,7 +44,8 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
         fps: The steps a second, which decide timestamps; by default the environment's `render_fps`, or 30.
         task: What the policy was to do; by default the environment's id.
     """
-    fps = _render_fps(export) if fps is None else fps
+    if fps is None:
+        fps = round((export.run.get("env") or {}).get("render_fps") or 30)
     if fps < 1:
         raise UsageError(f"lerobot takes an fps of 1 or more, and not {fps}", hint="{set=fps=30}")
     names = _leaf_names(export.env_spec)
@@ -81,11 +82,6 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
     described = {name: _described(columns[name], values, steps) for name, values in stats.items()}
     (export.path / "meta" / "stats.json").write_text(json.dumps(described))
     write_card(export, "lerobot", _FRONT_MATTER)
-
-
-def _render_fps(export: Export) -> int:
-    sources = export.source.info.get("sources") or [{}]
-    return round((sources[0].get("env") or {}).get("render_fps") or 30)
 
 
 def _path(template: str, number: int) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from rollout_cli.exporters.format import Array, Export, Format
-from rollout_cli.exporters.source import EpisodeLike, with_last
+from rollout_cli.exporters.source import EpisodeSource, with_last
 
 
 def write(export: Export) -> None:
@@ -19,8 +19,8 @@ def write(export: Export) -> None:
     """
     rows = int(export.lengths.sum()) + len(export.lengths)
     with zipfile.ZipFile(export.path, "w") as archive:
-        for name, part in (("observations", _observations), ("actions", _actions), ("terminals", _terminals)):
-            _put(archive, name, rows, map(part, export.source))
+        for name, parts in _columns(export.source).items():
+            _put(archive, name, rows, parts)
         if export.losses:
             _put(archive, "not_held", len(export.losses), [np.array(export.losses)])
 
@@ -36,16 +36,13 @@ def _put(archive: zipfile.ZipFile, name: str, rows: int, parts: Iterable[Array])
             member.write(part.tobytes())
 
 
-def _observations(episode: EpisodeLike) -> Array:
-    return with_last(episode.observations, episode.last_observation)
-
-
-def _actions(episode: EpisodeLike) -> Array:
-    return with_last(episode.actions, np.zeros_like(episode.actions[0]))
-
-
-def _terminals(episode: EpisodeLike) -> Array:
-    return np.asarray(np.arange(len(episode) + 1) == len(episode))
+def _columns(source: EpisodeSource) -> dict[str, Iterable[Array]]:
+    """Return the arrays by name; each reads the episodes by itself, one after the other."""
+    return {
+        "observations": (with_last(each.observations, each.last_observation) for each in source),
+        "actions": (with_last(each.actions, np.zeros_like(each.actions[0])) for each in source),
+        "terminals": (np.arange(len(each) + 1) == len(each) for each in source),
+    }
 
 
 FORMAT = Format(

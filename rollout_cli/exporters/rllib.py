@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from rollout_cli.episodes.spaces import Tree, map_tree
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters.format import ALL, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles
-from rollout_cli.exporters.source import EpisodeLike, with_last
+from rollout_cli.exporters.source import EpisodeLike, EpisodeSource, grouped, with_last
 from rollout_cli.loading import needing
 
 _ROW_GROUP_BYTES = 32 << 20
@@ -24,29 +25,26 @@ _UNUSED += ["_observation_space", "_action_space", "_start_time", "_last_step_ti
 
 def write(export: Export) -> None:
     """Write Parquet files with a `SingleAgentEpisode` a row, as `input_read_episodes=True` reads them."""
+    with ParquetFiles(lambda number: export.path / f"episodes-{number:05}.parquet") as data:
+        for items in grouped(_packed(export.source), _ROW_GROUP_BYTES):
+            rows = [pa.array([item], pa.binary()) for item in items]
+            data.write(pa.table({"item": pa.chunked_array(rows)}))
+
+
+def _packed(source: EpisodeSource) -> Iterator[bytes]:
     with needing("msgpack"):
         import msgpack  # noqa: PLC0415 - an optional package
     with needing("msgpack-numpy"):
         import msgpack_numpy  # noqa: PLC0415 - as above
 
-    with ParquetFiles(lambda number: export.path / f"episodes-{number:05}.parquet") as data:
-        items: list[bytes] = []
-        for at, episode in enumerate(export.source):
-            items.append(msgpack.packb(_state(episode, at), default=msgpack_numpy.encode))
-            if (n_bytes := len(items[-1])) > _MOST_BYTES:
-                raise UsageError(
-                    f"rllib does not hold episode {at}: it has {n_bytes:,} bytes, over {_MOST_BYTES:,}",
-                    hint="let RLlib read the dataset itself: docs/use/rllib.md",
-                )
-            if sum(map(len, items)) >= _ROW_GROUP_BYTES:
-                data.write(_table(items))
-                items = []
-        if items:
-            data.write(_table(items))
-
-
-def _table(items: list[bytes]) -> pa.Table:
-    return pa.table({"item": pa.chunked_array([pa.array([item], pa.binary()) for item in items])})
+    for at, episode in enumerate(source):
+        item = msgpack.packb(_state(episode, at), default=msgpack_numpy.encode)
+        if len(item) > _MOST_BYTES:
+            raise UsageError(
+                f"rllib does not hold episode {at}: it has {len(item):,} bytes, over {_MOST_BYTES:,}",
+                hint="let RLlib read the dataset itself: docs/use/rllib.md",
+            )
+        yield item
 
 
 def _state(episode: EpisodeLike, at: int) -> dict[str, Any]:

@@ -37,9 +37,8 @@ def write(export: Export) -> None:
             group["actions"] = episode.actions.reshape(steps, -1)
             group["rewards"] = episode.rewards
             group["dones"] = np.arange(steps) == (steps - 1 if episode.terminated else -1)
-            group["states"] = np.zeros(
-                (steps, 0)
-            )  # Its readers ask for them: a simulator's, and none is known.
+            # Its readers ask for them: a simulator's, and none is known.
+            group["states"] = np.zeros((steps, 0))
 
 
 def _modalities(tree: Tree) -> dict[str, Tree]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -18,6 +18,8 @@ from rollout_cli.errors import UsageError
 
 _BLOCK_BYTES = 32 << 20
 """The observations and actions that are in memory together; an episode is held whole, however long it is."""
+
+Item = TypeVar("Item", bound=Sized)
 
 
 class EpisodeSource(Protocol):
@@ -65,24 +67,36 @@ def with_last(values: Array, last: Any) -> Array:
 
 def row_bytes(spec: EnvSpec) -> int:
     """Return the bytes of an observation and an action, texts not counted."""
-    leaves = (*space_leaves(spec.observation_space), *space_leaves(spec.action_space))
-    return sum(leaf.row_bytes for leaf in leaves)
+    return sum(leaf.row_bytes for _, leaf in leaves_of(spec))
+
+
+def leaves_of(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
+    """Yield the leaves of both spaces, each with what it is of: `observations` or `actions`."""
+    for what, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
+        for leaf in space_leaves(space):
+            yield what, leaf
 
 
 def blocks(source: EpisodeSource) -> Iterator[EpisodeBatch]:
     """Yield the episodes of a source in order, many in one batch, without their infos."""
     spec = source.env_spec
     most_steps = max(1, _BLOCK_BYTES // max(row_bytes(spec), 64))
-    episodes: list[EpisodeLike] = []
-    steps = 0
-    for episode in source:
-        episodes.append(episode)
-        steps += len(episode)
-        if steps >= most_steps:
-            yield _joined(spec, episodes)
-            episodes, steps = [], 0
-    if episodes:
+    for episodes in grouped(source, most_steps):
         yield _joined(spec, episodes)
+
+
+def grouped(items: Iterable[Item], least: int) -> Iterator[list[Item]]:
+    """Yield items in lists, each ended by the item with which their lengths come to `least`."""
+    group: list[Item] = []
+    length = 0
+    for item in items:
+        group.append(item)
+        length += len(item)
+        if length >= least:
+            yield group
+            group, length = [], 0
+    if group:
+        yield group
 
 
 def _joined(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBatch:

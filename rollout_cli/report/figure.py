@@ -46,7 +46,7 @@ def draw(charts: Sequence[Chart], place: Path) -> None:
         if isinstance(chart, Profiles):
             _profiles(part, chart)
         else:
-            _one(part.subplots(), chart)
+            _panel(part.subplots(), chart)
     # Neither the time nor the version: the same dataset has the same picture.
     metadata = {"Date": None} if place.suffix == ".svg" else {"Software": None}
     figure.savefig(place, metadata=metadata)
@@ -56,7 +56,7 @@ def _height(chart: Chart) -> float:
     return 1.0 + 1.3 * -(-len(chart.rows) // _COLUMNS) if isinstance(chart, Profiles) else 4.0
 
 
-def _one(axes: Any, chart: Bars | Ranges) -> None:
+def _panel(axes: Any, chart: Bars | Ranges) -> None:
     axes.set_title(chart.note, fontsize="small")
     axes.spines[["top", "right"]].set_visible(False)
     if isinstance(chart, Ranges):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ def identity(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
     rows, sources, times = {"status": facts["status"]}, facts["sources"], facts.get("times") or {}
     for number, source in enumerate(sources[:_MOST_SOURCES]):
         place = f" of source {number}" if len(sources) > 1 else ""
-        rows |= {f"{name}{place}": value for name, value in _source_rows(source)}
+        rows |= {f"{name}{place}": value for name, value in _source_rows(source).items()}
     if len(sources) > _MOST_SOURCES:
         rows["more sources"] = f"{len(sources) - _MOST_SOURCES:,}"
     if facts["derived"]:
@@ -53,50 +53,52 @@ def identity(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
     return rows | _columns(facts)
 
 
-def _source_rows(source: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is known of one run; a writer that was used without `collect` may have recorded little."""
+def _source_rows(source: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is known of one run; a writer that was used without `collect` may have recorded little."""
     env, policy = source.get("env_source", {}), source.get("policy", {})
     wrappers = [str(each["spec"]) + _arguments(each["kwargs"]) for each in env.get("wrappers", ())]
     arguments = _arguments((source.get("env") or {}).get("kwargs") or {})
-    yield "environment", f"{env.get('spec', _NOT_RECORDED)} {arguments}".rstrip()
-    if wrappers:
-        yield "wrappers", ", ".join(wrappers)
-    yield "policy", str(policy.get("spec", _NOT_RECORDED))
     pinned = [f"{file['path']} {str(file['sha256'])[:_HASH]}" for file in source.get("files", ())]
-    if pinned:
-        yield "files", _some(pinned, _MOST_NAMES)
-    yield "root seed", str(source["root_seed"])
-    yield "reproducible", described(source.get("reproducible", {}))
-    if stopped_by := source.get("stopped_by"):
-        yield "stopped by", f"--{stopped_by.replace('_', '-')}"
-    if acceptance := source.get("acceptance"):
-        yield "kept", f"{acceptance_text(acceptance)}: {source['collector']['keep']}"
-    options = source.get("collector") or {}
-    if options.get("workers"):
-        rows = options.get("envs_per_worker") or 1
-        each = f", {rows} environments each" if rows > 1 else ""
-        yield "workers", f"{options['workers']} ({options.get('sampler')}{each})"
-    if git := source.get("git"):
-        yield "commit", git["commit"][:_COMMIT] + (" and uncommitted changes" if git.get("dirty") else "")
-    versions = source.get("versions") or {}
+    stopped_by, acceptance, git = (source.get(name) for name in ("stopped_by", "acceptance", "git"))
+    rows = {
+        "environment": f"{env.get('spec', _NOT_RECORDED)} {arguments}".rstrip(),
+        "wrappers": ", ".join(wrappers),
+        "policy": str(policy.get("spec", _NOT_RECORDED)),
+        "files": _some(pinned, _MOST_NAMES),
+        "root seed": str(source["root_seed"]),
+        "reproducible": described(source.get("reproducible", {})),
+        "stopped by": f"--{stopped_by.replace('_', '-')}" if stopped_by else "",
+        "kept": f"{acceptance_text(acceptance)}: {source['collector']['keep']}" if acceptance else "",
+        "workers": _workers(source.get("collector") or {}),
+        "commit": _commit(git) if git else "",
+        "versions": _versions(source.get("versions") or {}),
+    }
+    return {name: text for name, text in rows.items() if text}
+
+
+def _commit(git: Mapping[str, Any]) -> str:
+    return str(git["commit"][:_COMMIT]) + (" and uncommitted changes" if git.get("dirty") else "")
+
+
+def _workers(options: Mapping[str, Any]) -> str:
+    rows = options.get("envs_per_worker") or 1
+    each = f", {rows} environments each" if rows > 1 else ""
+    return f"{options['workers']} ({options.get('sampler')}{each})" if options.get("workers") else ""
+
+
+def _versions(versions: Mapping[str, str]) -> str:
     names = [*_FIRST_VERSIONS, *(name for name in versions if name not in {*_FIRST_VERSIONS, *_UNNAMED})]
-    if versions:
-        yield (
-            "versions",
-            _some([f"{name} {versions[name]}" for name in names if name in versions], _MOST_VERSIONS),
-        )
+    return _some([f"{name} {versions[name]}" for name in names if name in versions], _MOST_VERSIONS)
 
 
 def _columns(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the columns that differ between datasets, those of one kind in a row."""
-    rows: dict[str, str] = {}
-    for name, feature in facts["features"].items():
-        if name.startswith(_VARIED) and not name.startswith(_INFOS):
-            rows[name] = _typed(feature)
+    features = facts["features"].items()
+    rows = {name: _typed(feature) for name, feature in features if name.startswith(_VARIED)}
     for prefix in _INFOS:
         names = [
             f"{name.removeprefix(prefix)} {_typed(feature)}"
-            for name, feature in facts["features"].items()
+            for name, feature in features
             if name.startswith(prefix)
         ]
         if names:
@@ -120,7 +122,7 @@ def _some(texts: Sequence[str], most: int) -> str:
 
 def _minute(time: str | None) -> str:
     """Return a time of info.json to the second, in UTC."""
-    return f"{time[:19].replace('T', ' ')}" if time else ""
+    return time[:19].replace("T", " ") if time else ""
 
 
 def ends(dataset: Dataset) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -14,17 +14,23 @@ import numpy as np
 
 from rollout_cli.dataset.card import dataset_name
 from rollout_cli.dataset.reader import Dataset
-from rollout_cli.dataset.schema import SpaceColumn
 from rollout_cli.dataset.stats import MAX_ELEMENTS, Anomaly
 from rollout_cli.dataset.store import staged
 from rollout_cli.errors import UsageError
 from rollout_cli.loading import printable
 from rollout_cli.report import svg
-from rollout_cli.report.charts import Bars, Ranges, by_worker, histogram, over_time
-from rollout_cli.report.columns import Dimension, dimensions, some_steps
+from rollout_cli.report.charts import (
+    Bars,
+    Dimension,
+    Ranges,
+    by_worker,
+    dimensions,
+    histogram,
+    over_time,
+    some_steps,
+)
 from rollout_cli.report.frames import as_frame, image_column, png
 from rollout_cli.report.identity import end_of, ends, facts_of, figures, identity, sized
-from rollout_cli.report.style import STYLE
 from rollout_cli.report.svg import tag
 
 _MOST_ROWS = 300
@@ -56,7 +62,7 @@ def page(dataset: Dataset) -> str:
     title = f"Episodes of {dataset_name(facts)}"
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"{tag('title', _safe(title))}{tag('style', STYLE)}"
+        f"{tag('title', _safe(title))}{tag('style', _STYLE)}"
     )
     parts = [
         tag("h1", _safe(title)),
@@ -86,11 +92,8 @@ def _totals(dataset: Dataset, facts: Mapping[str, Any]) -> str:
         "size": sized(facts["bytes"]),
         "status": str(facts["status"]),
     }
-    return tag("dl", "".join(_tile(name, value) for name, value in tiles.items()), class_="tiles")
-
-
-def _tile(name: str, value: str) -> str:
-    return tag("div", tag("dt", _safe(name)) + tag("dd", _safe(value)))
+    shown = (tag("div", tag("dt", _safe(name)) + tag("dd", _safe(value))) for name, value in tiles.items())
+    return tag("dl", "".join(shown), class_="tiles")
 
 
 def _pairs(rows: Mapping[str, object]) -> str:
@@ -181,7 +184,8 @@ def _strip(episode: Dataset) -> str:
 def _lines(episode: Dataset) -> str:
     """Return the first numbers of an episode's observations and actions over its steps."""
     columns = [*episode.rows.spaces.observation, *episode.rows.spaces.action]
-    small = [column for column in columns if _is_small(column)]
+    numeric = [column for column in columns if column.stored and column.leaf.kind != "text"]
+    small = [column for column in numeric if math.prod(column.leaf.shape) <= MAX_ELEMENTS]
     table = episode.rows.some_steps(_POINTS, ("step", *(column.name for column in small)), n_runs=_POINTS)
     steps, series = table["step"].to_numpy(), {}
     for column in small:
@@ -195,19 +199,12 @@ def _lines(episode: Dataset) -> str:
     return svg.lines(steps, dict(islice(series.items(), 2 * _SERIES)))
 
 
-def _is_small(column: SpaceColumn) -> bool:
-    return column.stored and column.leaf.kind != "text" and math.prod(column.leaf.shape) <= MAX_ELEMENTS
-
-
 def _anomalies(facts: Mapping[str, Any]) -> Iterator[str]:
     anomalies = [str(Anomaly(**each)) for each in facts["anomalies"]]
     dropped = [f"{name} was dropped from {count:,} rows" for name, count in facts["dropped_infos"].items()]
     if lines := [*anomalies, *dropped]:
-        yield tag("h2", "What a reader should know") + _list(lines)
-
-
-def _list(lines: Iterable[str]) -> str:
-    return tag("ul", "".join(tag("li", _safe(line)) for line in lines))
+        listed = "".join(tag("li", _safe(line)) for line in lines)
+        yield tag("h2", "What a reader should know") + tag("ul", listed)
 
 
 _PYTHON = """\
@@ -228,3 +225,53 @@ def _loading(dataset: Dataset) -> Iterator[str]:
 
 def _code(text: str) -> str:
     return tag("pre", tag("code", escape(printable(text, keep="\n"))))
+
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2430; --muted: #5b6675; --line: #d9dee6; --back: #ffffff;
+  --card: #f5f7fa; --accent: #2f6fb7; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ee; --muted: #9aa6b5; --line: #38414e;
+  --back: #14181e; --card: #1c222b; --accent: #7fb2ec; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--back); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 72rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.6rem; margin: 0.5rem 0 1rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2rem 0 0.5rem; border-bottom: 1px solid var(--line); padding-bottom: 0.2rem; }
+h3 { font-size: 1rem; margin: 1.2rem 0 0.3rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: 0.6rem; margin: 0; }
+.tiles div { background: var(--card); border-radius: 6px; padding: 0.5rem 0.8rem; }
+dt { color: var(--muted); font-size: 0.8rem; } dd { margin: 0; font-size: 1.15rem; font-weight: 600; }
+.figures { display: grid; gap: 0.8rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+figure { margin: 0; background: var(--card); border-radius: 6px; padding: 0.8rem; min-width: 0; }
+figure.episode { margin-bottom: 0.8rem; }
+figcaption { font-size: 0.85rem; color: var(--muted); margin-bottom: 0.4rem; overflow-wrap: anywhere; }
+figcaption b { color: var(--ink); }
+svg { display: block; } svg text { font-size: 12px; fill: var(--muted); }
+.chart { width: 100%; height: auto; }
+.chart rect, .chart circle, .spark path { fill: var(--accent); }
+.stick { stroke: var(--accent); stroke-width: 6; opacity: 0.35; }
+.band { fill: var(--accent); opacity: 0.22; }
+.line { fill: none; stroke: var(--accent); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+.spark { width: 120px; height: 24px; }
+.series { display: grid; grid-template-columns: 9rem 1fr 11rem; gap: 0.6rem; align-items: center;
+  font-size: 0.8rem; color: var(--muted); }
+.series span { overflow-wrap: anywhere; }
+.trace { width: 100%; height: 40px; }
+.strip { display: flex; flex-wrap: wrap; gap: 4px; font-size: 0.75rem; color: var(--muted); }
+.strip span { text-align: center; } .strip img { display: block; image-rendering: pixelated; width: 96px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.85rem; }
+th, td { padding: 0.25rem 0.6rem; text-align: left; vertical-align: middle;
+  border-bottom: 1px solid var(--line); }
+.columns th, .columns td { white-space: nowrap; } thead th { color: var(--muted); font-weight: 500; }
+.columns { width: 100%; }
+.number, .columns thead th.number { text-align: right; font-variant-numeric: tabular-nums; }
+.pairs td { overflow-wrap: anywhere; } .pairs th { white-space: nowrap; color: var(--muted); font-weight: 500;
+  vertical-align: top; }
+pre { background: var(--card); border-radius: 6px; padding: 0.8rem; overflow-x: auto; font-size: 0.85rem; }
+@media (max-width: 40rem) { svg text { font-size: 15px; }
+  .series { grid-template-columns: 1fr 1fr; } .series svg { grid-row: 2; grid-column: 1 / 3; }
+  .series span:last-child { text-align: right; } .pairs th { white-space: normal; } }
+"""
+"""Light or dark as the reader's system is, and readable on a telephone."""

@@ -7,8 +7,7 @@ from html import escape
 from typing import Any
 
 from rollout_cli.dataset.convert import Array
-from rollout_cli.report.charts import Bars, Ranges
-from rollout_cli.report.columns import Dimension
+from rollout_cli.report.charts import Bars, Dimension, Ranges
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 200, 56, 24, 10
 _WIDEST_BAR = 90

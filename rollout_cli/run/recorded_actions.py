@@ -20,7 +20,7 @@ def recorded_source(rest: str, options: Mapping[str, Any]) -> RecordedSource:
         PolicyLoadError: If none is named, there are options, or numbers do not decide its episodes.
         RolloutError: If the dataset cannot be read.
     """
-    from rollout_cli.dataset.flat import flat_columns  # noqa: PLC0415 - these load pyarrow
+    from rollout_cli.dataset.batches import flat_columns  # noqa: PLC0415 - these load pyarrow
     from rollout_cli.dataset.reader import load  # noqa: PLC0415
 
     if not rest or options:

@@ -9,8 +9,9 @@ from typing import Any
 from rollout_cli import pins
 from rollout_cli.config import CollectConfig, Values
 from rollout_cli.dataset.reader import Dataset
-from rollout_cli.dataset.schema import INFO_PREFIXES, SpaceSchema
+from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
+from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
@@ -22,7 +23,7 @@ from rollout_cli.samplers.sampler import Sampler
 _ALL_BUT_REWARDS = (
     *("episode_number", "seed", "observation", "last_observation", "action"),
     *("terminated", "truncated", "length"),
-    *INFO_PREFIXES,
+    *INFO_GROUPS,
 )
 
 _HERE: Values = {

@@ -20,12 +20,11 @@ from rollout_cli.dataset.inference import SchemaInference, choose_kind
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, space_columns, spec_from_info
-from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import tabulate
-from rollout_cli.episodes.spaces import space_leaves
+from rollout_cli.episodes.spaces import space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError, StorageError, UnsupportedSpaceError
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.chunks import BOX_SPEC, episode, grouped, in_parts

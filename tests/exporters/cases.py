@@ -13,8 +13,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import map_tree
-from rollout_cli.exporters.export import ExportSummary, export
-from rollout_cli.exporters.registry import FORMATS
+from rollout_cli.exporters.export import FORMATS, ExportSummary, export
 from rollout_cli.exporters.source import EpisodeSource, MemoryEpisode
 from tests.helpers.chunks import episode
 

@@ -17,8 +17,8 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import map_tree, space_leaves, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.exporters import source as sources
+from rollout_cli.exporters.export import FORMATS
 from rollout_cli.exporters.format import Format
-from rollout_cli.exporters.registry import FORMATS
 from rollout_cli.exporters.source import EpisodeLike, FlatSource, blocks
 from tests.exporters.cases import SPECS, MemoryDataset, batch_of, chunks_of, export_to, files_of, place_of
 from tests.exporters.folders import FOLDER_READERS

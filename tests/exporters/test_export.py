@@ -24,10 +24,9 @@ from rollout_cli.errors import (
     UnsupportedSpaceError,
     UsageError,
 )
-from rollout_cli.exporters import tianshou
-from rollout_cli.exporters.export import export
+from rollout_cli.exporters.columns import TIANSHOU
+from rollout_cli.exporters.export import FORMATS, export
 from rollout_cli.exporters.hdf5 import hdf5_file
-from rollout_cli.exporters.registry import FORMATS
 from tests.cli.calling import Caller
 from tests.exporters.cases import SPECS, MemoryDataset, batch_of, chunks_of, files_of
 from tests.exporters.readers import FILE_READERS, attributes
@@ -155,7 +154,7 @@ def test_a_failing_disk(
         with hdf5_file(export):
             raise error
 
-    monkeypatch.setitem(FORMATS, "tianshou", replace(tianshou.FORMAT, write=write))
+    monkeypatch.setitem(FORMATS, "tianshou", replace(TIANSHOU, write=write))
     with pytest.raises(StorageError, match=f"cannot write {tmp_path}/a.h5: ") as raised:
         export(rollout_cli.load(dataset), "tianshou", tmp_path / "a.h5")
     assert str(error).split("] ")[-1] in raised.value.message
@@ -285,10 +284,10 @@ def test_errors_of_a_format_leave_nothing(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(export: Any) -> None:
-        tianshou.write(export)
+        TIANSHOU.write(export)
         raise RolloutError("late")
 
-    monkeypatch.setitem(FORMATS, "tianshou", replace(tianshou.FORMAT, write=write))
+    monkeypatch.setitem(FORMATS, "tianshou", replace(TIANSHOU, write=write))
     with pytest.raises(RolloutError, match="late"):
         export(rollout_cli.load(dataset), "tianshou", tmp_path / "a.h5")
     assert not list(tmp_path.iterdir())

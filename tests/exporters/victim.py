@@ -15,10 +15,9 @@ from pathlib import Path
 
 from rollout_cli.dataset import store
 from rollout_cli.dataset.store import FileStore
-from rollout_cli.exporters import tianshou
-from rollout_cli.exporters.export import export
+from rollout_cli.exporters.columns import TIANSHOU
+from rollout_cli.exporters.export import FORMATS, export
 from rollout_cli.exporters.format import Export
-from rollout_cli.exporters.registry import FORMATS
 from rollout_cli.exporters.source import MemoryEpisode
 from tests.exporters.cases import SPECS, MemoryDataset, batch_of
 
@@ -45,17 +44,17 @@ def attempt(moment: str, path: Path) -> None:
 
     def write(job: Export) -> None:
         if moment == "written":
-            tianshou.write(job)
+            TIANSHOU.write(job)
         if moment in {"staged", "written"}:
             die()
-        tianshou.write(job)
+        TIANSHOU.write(job)
 
     class DyingStore(FileStore):
         def before(self, operation: str, path: Path) -> None:
             if operation == moment:
                 die()
 
-    FORMATS["tianshou"] = replace(tianshou.FORMAT, write=write)
+    FORMATS["tianshou"] = replace(TIANSHOU, write=write)
     setattr(store, "FileStore", DyingStore)  # noqa: B010 - the type checker knows no such name there
     export(dataset, "tianshou", path)
 

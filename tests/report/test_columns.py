@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rollout_cli.dataset.reader import Dataset
-from rollout_cli.report import columns
-from rollout_cli.report.columns import Dimension, bins_of, dimensions, some_steps
+from rollout_cli.report import charts
+from rollout_cli.report.charts import Dimension, bins_of, dimensions, some_steps
 
 
 def by_name(dataset: Dataset, *prefixes: str) -> dict[str, Dimension]:
@@ -83,15 +83,15 @@ def test_a_sample_of_few_steps_is_all(vectors: Dataset) -> None:
 
 def test_figures_of_a_sample_are_those_of_all(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = by_name(vectors, "observation")["observation[1]"]
-    monkeypatch.setattr(columns, "_MOST_STEPS", 20)
+    monkeypatch.setattr(charts, "_MOST_STEPS", 20)
     found = by_name(vectors, "observation")["observation[1]"]
     assert (expected.mean, expected.std) == (found.mean, found.std)
     assert sum(found.counts) < sum(expected.counts)
 
 
 def test_values_that_are_not_finite(tmp_path: Path) -> None:
-    found: dict[str, Any] = columns._observed(np.array([np.nan, 1.0, np.inf, 2.0, 2.0]), 0.0, 2.0)
+    found: dict[str, Any] = charts._observed(np.array([np.nan, 1.0, np.inf, 2.0, 2.0]), 0.0, 2.0)
     assert 3 == sum(found["counts"])
     assert 0.4 == pytest.approx(found["not_finite"])
     assert 2 / 3 == pytest.approx(found["at_bound"])
-    assert {"not_finite": 1.0} == columns._observed(np.array([np.nan]), 0.0, 2.0)
+    assert {"not_finite": 1.0} == charts._observed(np.array([np.nan]), 0.0, 2.0)
