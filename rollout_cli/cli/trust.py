@@ -1,13 +1,15 @@
-"""`rollout replay`."""
+"""The commands that check a dataset, or mend it: `rollout verify`, `repair`, `replay` and `diff`."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rollout_cli.cli.options import Folder, JsonFlag, flag, shown
+import rollout_cli
+from rollout_cli.cli.options import Folder, JsonFlag, flag, folder_argument, shown
 from rollout_cli.cli.output import counted, first_of, print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import UsageError, VerificationError
@@ -18,17 +20,7 @@ if TYPE_CHECKING:
     from rollout_cli.run.compare import Difference
     from rollout_cli.run.replay import Replayed
 
-_EpisodeFlag = Annotated[int | None, flag("--episode", metavar="ID", text="Replay this one.", min=0)]
-_EpisodesFlag = Annotated[str | None, flag("--episodes", metavar="A:B", text="Replay ids A to B-1.")]
-_AllFlag = Annotated[bool, flag("--all", text="Replay all of them.")]
-_PolicyFlag = Annotated[
-    str | None, flag("--policy", "-p", metavar="SPEC", text="Where the policy that was used is now.")
-]
-_PolicyKwargsFlag = Annotated[
-    list[str] | None,
-    flag("--policy-kwargs", metavar="KEY=VALUE", text="Where a file that it was given is now."),
-]
-KwargsFlag = Annotated[
+EnvKwargsFlag = Annotated[
     list[str] | None,
     flag(
         "--env-kwargs",
@@ -37,19 +29,74 @@ KwargsFlag = Annotated[
         "since its name is that of a secret.",
     ),
 ]
-_QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Print differences only.")]
+
+
+def verify(
+    folder: Folder,
+    *,
+    quick: Annotated[bool, shown("--quick", text="Read metadata and footers, but no step.")] = False,
+    quiet: Annotated[bool, shown("--quiet", "-q", text="Print faults only.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Check that a dataset holds all that it states: files, checksums, episodes, steps and totals."""
+    from rollout_cli.dataset.verify import verify_dataset  # noqa: PLC0415 - it loads pyarrow
+
+    report = verify_dataset(folder, quick=quick)
+    if report.faults:
+        raise VerificationError(
+            f"{report.path} does not hold what it states: {counted(len(report.faults), 'fault')}",
+            hint=f"keep the valid part with: rollout repair {shlex.quote(str(report.path))}",
+            details="\n".join(first_of(report.faults)),
+            report=report.document(),
+        )
+    facts = report.document()
+    part = "metadata and footers" if report.quick else "everything"
+    # A run that is collecting goes on, or was killed.
+    verified = f"{part} so far" if facts["status"] == "collecting" else part
+    counts = {name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")}
+    rows = {"dataset": report.path, "verified": verified, "status": facts["status"], **counts}
+    show(facts, {**rows, "notes": f"{facts['n_notes']:,}"}, as_json=json, quiet=quiet)
+    for line in () if json or quiet else first_of(report.notes):
+        print_message(f"note: {printable(line)}")
+
+
+def repair(
+    folder: Folder,
+    *,
+    dry_run: Annotated[bool, shown("--dry-run", text="Report what would be done, and do nothing.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Keep the valid part of a dataset, and move the rest aside; nothing is deleted."""
+    from rollout_cli.dataset.repair import repair_dataset  # noqa: PLC0415 - it loads pyarrow
+
+    report = repair_dataset(folder, dry_run=dry_run)
+    rows = {
+        "dataset": report.path,
+        "repair": "nothing to do" if not report.changed else "not done (--dry-run)" if dry_run else "done",
+        "status": report.status,
+        "episodes": f"{report.episodes:,} stay, {report.dropped_episodes:,} do not",
+        "steps": f"{report.steps:,}",
+    }
+    if report.aside is not None:
+        rows["moved"] = f"{counted(len(report.moved), 'file')} to {report.aside}"
+    show(report.document() | {"dry_run": dry_run}, rows, as_json=json)
 
 
 def replay(
     folder: Folder,
     *,
-    episode: _EpisodeFlag = None,
-    episodes: _EpisodesFlag = None,
-    all_: _AllFlag = False,
-    policy: _PolicyFlag = None,
-    policy_kwargs: _PolicyKwargsFlag = None,
-    env_kwargs: KwargsFlag = None,
-    quiet: _QuietFlag = False,
+    episode: Annotated[int | None, flag("--episode", metavar="ID", text="Replay this one.", min=0)] = None,
+    episodes: Annotated[str | None, flag("--episodes", metavar="A:B", text="Replay ids A to B-1.")] = None,
+    all_: Annotated[bool, flag("--all", text="Replay all of them.")] = False,
+    policy: Annotated[
+        str | None, flag("--policy", "-p", metavar="SPEC", text="Where the policy that was used is now.")
+    ] = None,
+    policy_kwargs: Annotated[
+        list[str] | None,
+        flag("--policy-kwargs", metavar="KEY=VALUE", text="Where a file that it was given is now."),
+    ] = None,
+    env_kwargs: EnvKwargsFlag = None,
+    quiet: Annotated[bool, shown("--quiet", "-q", text="Print differences only.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
@@ -57,13 +104,12 @@ def replay(
     This loads and runs the policy and the environment that the dataset names.
     """
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
-    from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
-    from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - as above
+    from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - it loads numpy and pyarrow
 
     wanted = _wanted(episode, episodes, all_=all_)
     texts = {"env_kwargs": env_kwargs or [], "policy_kwargs": policy_kwargs or []}
     kwargs = {name: OPTIONS[name].read(text, OPTIONS[name].flag, text=True) for name, text in texts.items()}
-    dataset = load(folder)
+    dataset = rollout_cli.load(folder)
     places = places_of(dataset, folder, wanted)
     with user_output_on_stderr():
         replayed, notices = run_again(dataset, places, policy=policy, **kwargs)
@@ -134,3 +180,26 @@ def _not_as_stored(
 def _title(rerun: Replayed) -> str:
     number, seed, steps = (rerun.facts[name] for name in ("episode_number", "seed", "steps"))
     return f"{rerun.facts['episode_id']} (number {number}, seed {seed}, {counted(steps, 'step')})"
+
+
+def diff(
+    folder: Folder,
+    other: Annotated[Path, folder_argument("OTHER", "Another one's.")],
+    *,
+    quiet: Annotated[bool, shown("--quiet", "-q", text="Print a difference only.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Compare the episodes of two datasets bit by bit; end with code 6 at the first difference."""
+    from rollout_cli.run.compare import diff as compare  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    first = rollout_cli.load(folder)
+    first_place = compare(first, rollout_cli.load(other))
+    paths = {"path": str(folder), "other": str(other), "identical": first_place is None}
+    if first_place is not None:
+        ours, theirs = first_place.difference.values
+        raise VerificationError(
+            f"{folder} and {other} differ first in {first_place.place}: {ours} and {theirs}",
+            report={**paths, "episode": first_place.episode, "difference": asdict(first_place.difference)},
+        )
+    rows = {"dataset": folder, "other": other, "episodes": f"{len(first):,}", "compared": "identical"}
+    show({**paths, "episodes": len(first)}, rows, as_json=json, quiet=quiet)
