@@ -89,12 +89,12 @@ _CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = 
 
 
 def check_together(config: CollectConfig, ends: Sequence[Option]) -> None:
-    """Raise `ConfigError` where none of the command's `ends` is given, or where two options contradict each other."""
-    given = [option.flag for option in ends if getattr(config, option.name) is not None]
+    """Raise `ConfigError` if the command is given none of its `ends`, or two options contradict each other."""
+    set_flags = [option.flag for option in ends if getattr(config, option.name) is not None]
     flags = [option.flag for option in ends if config.command in option.commands]
-    if not given or not set(given) <= set(flags):
+    if not set_flags or not set(set_flags) <= set(flags):
         raise ConfigError(
-            f"`rollout {config.command}` needs {' or '.join(flags)}, got {' and '.join(given) or 'none'}",
+            f"`rollout {config.command}` needs {' or '.join(flags)}, got {' and '.join(set_flags) or 'none'}",
             hint=f"say how much to collect, for example: rollout {config.command} {flags[0]} 10",
         )
     for contradicts, message, hint in _CONTRADICTIONS:

@@ -1,4 +1,4 @@
-"""The commands that show a dataset: `rollout info`, `head`, `stats`, `list`, `plot`, `render` and `report`."""
+"""The commands that show a dataset: `rollout info`, `head`, `stats`, `list`, `plot`, `render`, `report`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from rollout_cli.errors import UsageError
 
 
 def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> dict[str, Any]:
-    """Return what became of the episodes below `next_number`; those `skipped` did not end, so they do not count."""
+    """Return what became of the episodes below `next_number`, without those `skipped`, which did not end."""
     n_run = next_number - sum(number < next_number for number in skipped)
     rate = kept / n_run if n_run else 0.0
     return {"next_number": next_number, "run": n_run, "kept": kept, "rejected": n_run - kept, "rate": rate}

@@ -47,14 +47,14 @@ class CheckReport:
     @property
     def has_failed(self) -> bool:
         """Whether any check failed."""
-        return any(finding.status == "fail" for found in self.findings.values() for finding in found)
+        return any(finding.status == "fail" for entries in self.findings.values() for finding in entries)
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON holds it: an entry for each finding, and for a check without any."""
         checks = [
             {"check": name, **asdict(finding), "change": as_flags(finding.change)}
-            for name, found in self.findings.items()
-            for finding in found or [Finding("ok", "")]
+            for name, entries in self.findings.items()
+            for finding in entries or [Finding("ok", "")]
         ]
         return {"passed": not self.has_failed, "checks": checks, "costs": self.costs, "seconds": self.seconds}
 
@@ -66,7 +66,8 @@ class CheckReport:
         return {
             "speed": f"{costs['steps_per_second']:,.0f} steps/s with one worker",
             "a step": f"{costs['step_bytes']:,.0f} bytes in memory, {costs['step_disk_bytes']:,.0f} on disk",
-            "the run": f"{costs['steps']:,.0f} steps: {costs['minutes']:,.1f} minutes, {costs['megabytes']:,.1f} MB",
+            "the run": f"{costs['steps']:,.0f} steps: {costs['minutes']:,.1f} minutes, "
+            f"{costs['megabytes']:,.1f} MB",
         }
 
 
@@ -98,8 +99,13 @@ def check(config: CollectConfig, *, seconds: float, progress: Progress | None = 
         for name, look in ON_EPISODES.items():
             findings[name] = [*look(recorded)]
     except InterruptedRunError:
-        what = f"policy and environment were not ready, or ended no episode, within {seconds:g} s"
-        findings["running"] = [Finding("fail", what, "find what blocks, or give more time: {seconds=…}")]
+        findings["running"] = [
+            Finding(
+                "fail",
+                f"policy and environment were not ready, or ended no episode, within {seconds:g} s",
+                "find what blocks, or give more time: {seconds=…}",
+            )
+        ]
     except RolloutError as error:
         findings["running"] = [Finding("fail", error.message, error.marked_hint)]
     return CheckReport(findings, costs, time.monotonic() - began)

@@ -1,7 +1,7 @@
 """The scheme `sb3`: the zip of a model of Stable-Baselines3 or sb3-contrib.
 
-Its policy is made of the class, the spaces and `policy.pth` in the zip. Neither the algorithm nor its buffers are
-needed, and no code in the zip runs.
+Its policy is made of the class, the spaces and `policy.pth` in the zip. Neither the algorithm nor its buffers
+are needed, and no code in the zip runs.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _no_rate(_: float) -> float:
 class Sb3Policy(PredictPolicy):
     """A policy of Stable-Baselines3, which may see observations normalised by saved statistics.
 
-    Of an actor-critic policy without a state, the infos are `value`, of the observation, and `log_prob`, of the
-    action before it is clipped to the bounds of a Box.
+    Of an actor-critic policy without a state, the infos are `value`, of the observation, and `log_prob`, of
+    the action before it is clipped to the bounds of a Box.
 
     Args:
         policy: The policy.
@@ -125,7 +125,7 @@ class Sb3Policy(PredictPolicy):
 
 
 def normalized(statistics: Any, observation: Any) -> Any:
-    """Return an observation, or n of them, as VecNormalize shows them to a policy: float32 within its bounds."""
+    """Return an observation, or n of them, as VecNormalize shows them to a policy: float32 in its bounds."""
     if not statistics.norm_obs:
         return observation
     if not isinstance(observation, dict):
@@ -238,9 +238,9 @@ def versions_of(data: bytes) -> dict[str, str]:
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         names = set(file.namelist())
         lines = file.read("system_info.txt").decode(errors="replace") if "system_info.txt" in names else ""
-        own = file.read("_stable_baselines3_version") if "_stable_baselines3_version" in names else b""
+        version = file.read("_stable_baselines3_version") if "_stable_baselines3_version" in names else b""
     versions = dict(re.findall(r"^- (Python|PyTorch|Numpy|Gymnasium): (\S+)", lines, re.MULTILINE))
-    return ({"stable-baselines3": own.decode().strip()} if own else {}) | versions
+    return ({"stable-baselines3": version.decode().strip()} if version else {}) | versions
 
 
 def _load(

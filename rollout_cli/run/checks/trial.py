@@ -47,7 +47,8 @@ class Trial:
         """Run with changed options, by default in one process; the first death of a worker is an error.
 
         Raises:
-            InterruptedRunError: If the workers are not ready in time. What the caller asks for then ends early.
+            InterruptedRunError: If the workers are not ready in time. What the caller asks for then ends
+                early.
         """
         alone = {"workers": 1, "sampler": "multiprocessing", "ray_address": None}
         config = replace(self.config, **{**alone, **options})
@@ -64,7 +65,11 @@ class Trial:
                 timer.cancel()
 
     def inspected(self, **arguments: Any) -> Mapping[str, Any]:
-        """Return what an `InspectingWorker` with these arguments sees; RolloutError if it cannot be built in time."""
+        """Return what an `InspectingWorker` with these arguments sees.
+
+        Raises:
+            RolloutError: If it cannot be built in time.
+        """
         with self.running(
             kind=InspectingWorker, worker_args=arguments, worker_class=None, envs_per_worker=1
         ) as sampler:
