@@ -207,8 +207,13 @@ def relabel(
 def _show_edited(edited: Edited, *, as_json: bool, quiet: bool) -> None:
     """Write what a command has made, or would make."""
     counts = {name: f"{getattr(edited, name):,}" for name in ("episodes", "steps", "sources")}
-    rows = {"dataset": edited.path, "operation": _title(edited), **counts}
-    show(asdict(edited), rows, as_json=as_json, quiet=quiet, path=edited.path)
+    show(
+        asdict(edited),
+        {"dataset": edited.path, "operation": _title(edited), **counts},
+        as_json=as_json,
+        quiet=quiet,
+        path=edited.path,
+    )
 
 
 def _title(edited: Edited) -> str:

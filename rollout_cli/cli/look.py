@@ -207,8 +207,13 @@ def plot(
     document = {"path": str(folder), "plot": what, "charts": [asdict(chart) for chart in charts]}
     if output is not None:
         write_figure(charts, output)
-        rows = {"dataset": folder, "plot": what, "picture": output}
-        show(document | {"output": str(output)}, rows, as_json=json, quiet=quiet, path=output)
+        show(
+            document | {"output": str(output)},
+            {"dataset": folder, "plot": what, "picture": output},
+            as_json=json,
+            quiet=quiet,
+            path=output,
+        )
     elif json:
         print_json(document)
     else:
@@ -282,6 +287,10 @@ def report(
     from rollout_cli.report.page import write_report  # noqa: PLC0415 - as above
 
     n_bytes = write_report(rollout_cli.load(folder), output)
-    document = {"dataset": str(folder), "path": str(output), "bytes": n_bytes}
-    rows = {"dataset": folder, "report": output, "size": sized(n_bytes)}
-    show(document, rows, as_json=json, quiet=quiet, path=output)
+    show(
+        {"dataset": str(folder), "path": str(output), "bytes": n_bytes},
+        {"dataset": folder, "report": output, "size": sized(n_bytes)},
+        as_json=json,
+        quiet=quiet,
+        path=output,
+    )

@@ -56,9 +56,13 @@ def export(
     except ConfigError as error:
         raise error.with_hint("for example: {set=flatten=true}") from None
     summary = rollout_cli.export(rollout_cli.load(folder), to, output, **options)
-    rows = {"exported": summary.path, "format": summary.format}
-    counts = {"episodes": f"{summary.episodes:,}", "steps": f"{summary.steps:,}"}
-    show(asdict(summary), rows | counts, as_json=json, quiet=quiet, path=summary.path)
+    rows = {
+        "exported": summary.path,
+        "format": summary.format,
+        "episodes": f"{summary.episodes:,}",
+        "steps": f"{summary.steps:,}",
+    }
+    show(asdict(summary), rows, as_json=json, quiet=quiet, path=summary.path)
     for loss in () if json or quiet else summary.losses:
         print_message(f"not in {summary.format}: {loss}")
 
@@ -77,8 +81,13 @@ def card(
     from rollout_cli.report.card import write_card  # noqa: PLC0415 - it loads numpy and pyarrow
 
     path = write_card(folder, license=license, plot=plot)
-    rows = {"dataset": folder, "card": path}
-    show({"dataset": str(folder), "path": str(path)}, rows, as_json=json, quiet=quiet, path=path)
+    show(
+        {"dataset": str(folder), "path": str(path)},
+        {"dataset": folder, "card": path},
+        as_json=json,
+        quiet=quiet,
+        path=path,
+    )
 
 
 def pack(

@@ -53,9 +53,14 @@ def verify(
     part = "metadata and footers" if report.quick else "everything"
     # A run that is collecting goes on, or was killed.
     verified = f"{part} so far" if facts["status"] == "collecting" else part
-    counts = {name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")}
-    rows = {"dataset": report.path, "verified": verified, "status": facts["status"], **counts}
-    show(facts, {**rows, "notes": f"{facts['n_notes']:,}"}, as_json=json, quiet=quiet)
+    rows = {
+        "dataset": report.path,
+        "verified": verified,
+        "status": facts["status"],
+        **{name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")},
+        "notes": f"{facts['n_notes']:,}",
+    }
+    show(facts, rows, as_json=json, quiet=quiet)
     for line in () if json or quiet else first_of(report.notes):
         print_message(f"note: {printable(line)}")
 
@@ -168,10 +173,10 @@ def _not_as_stored(
         for rerun, other in different
     ]
     was, now = difference.values
-    causes = "; ".join(document["notices"])
     return VerificationError(
         f"{which} is not as stored: {difference.place} was {was}, is {now}",
-        hint=causes or f"the episode depends on more than its seeds: {advice(difference)}",
+        hint="; ".join(document["notices"])
+        or f"the episode depends on more than its seeds: {advice(difference)}",
         details="\n".join(first_of(lines)),
         report=document,
     )

@@ -212,14 +212,22 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
         )
     named = env.spec or type(env.unwrapped) if isinstance(env, gymnasium.Env) else env
     name = named.id if isinstance(named, GymSpec) else name_of(named)
-    hint = "give a gymnasium id, or a factory that builds the environment in each worker"
-    return EnvSource(name, name, dict(kwargs or {}), Source.of(env, EnvLoadError, hint=hint))
+    source = Source.of(
+        env,
+        EnvLoadError,
+        hint="give a gymnasium id, or a factory that builds the environment in each worker",
+    )
+    return EnvSource(name, name, dict(kwargs or {}), source)
 
 
 def copy_env(env: Env, name: str) -> Env:
     """Return a copy of an environment, as no two workers or rows may share one, or raise EnvLoadError."""
-    hint = f"let {name} be a class or a factory, which builds an environment for each worker and row"
-    return checked_env(Source.of(env, EnvLoadError, hint=hint).load(EnvLoadError), name)
+    source = Source.of(
+        env,
+        EnvLoadError,
+        hint=f"let {name} be a class or a factory, which builds an environment for each worker and row",
+    )
+    return checked_env(source.load(EnvLoadError), name)
 
 
 def one_for_each(update: Any, n_rows: int) -> list[Any]:
@@ -251,17 +259,14 @@ def _registered_spec(env_id: str) -> GymSpec:
     except gymnasium.error.Error as error:
         by_lower = {registered.lower(): registered for registered in gymnasium.registry}
         similar = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.7)
-        hint = (
-            f"did you mean {' or '.join(by_lower[key] for key in similar)}?"
-            if similar
-            else did_you_mean(env_id)
-        )
-        if not hint:
-            hint = (
-                "another package's environment is named with the module that registers it, "
-                "as in ale_py:ALE/Pong-v5"
-            )
-        raise EnvLoadError(f"there is no environment {env_id!r}", hint=hint) from error
+        meant = f"did you mean {' or '.join(by_lower[key] for key in similar)}?" if similar else ""
+        raise EnvLoadError(
+            f"there is no environment {env_id!r}",
+            hint=meant
+            or did_you_mean(env_id)
+            or "another package's environment is named with the module that registers it, "
+            "as in ale_py:ALE/Pong-v5",
+        ) from error
 
 
 def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str, *, is_wrapped: bool) -> Env:

@@ -159,7 +159,11 @@ def policy_source(
     if source is None and is_module:
         source = UserPolicySource(Source.find(spec, PolicyLoadError))
     if source is None:
-        raise _names_no_policy(spec)
+        kinds = f"{', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
+        raise PolicyLoadError(
+            f"{spec!r} names no policy",
+            hint=did_you_mean(spec) or f"use {kinds}",
+        )
     return source
 
 
@@ -202,11 +206,6 @@ def _source_of_file(spec: str, options: Mapping[str, Any]) -> PolicySource | Non
 
 def _takes_no_options(spec: str) -> PolicyLoadError:
     return PolicyLoadError(f"the policy {spec!r} has no scheme, so it takes no options", hint="omit them")
-
-
-def _names_no_policy(spec: str) -> PolicyLoadError:
-    hint = f"use {', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
-    return PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or hint)
 
 
 def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:
@@ -257,12 +256,20 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
         )
     source = Source.find(spec, PolicyLoadError)
     item = source.load(PolicyLoadError)
-    what = f"an object of type {type(item).__name__} cannot be pickled"
-    hint = "build what cannot be pickled in a factory, and pack the factory"
-    with reporting(PolicyLoadError, what, hint=hint), _by_value(source):
+    with (
+        reporting(
+            PolicyLoadError,
+            f"an object of type {type(item).__name__} cannot be pickled",
+            hint="build what cannot be pickled in a factory, and pack the factory",
+        ),
+        _by_value(source),
+    ):
         data = cloudpickle.dumps(item)
-    hint = "an object's own __reduce__ or __setstate__ may be at fault"
-    with reporting(PolicyLoadError, "the pickle that was made does not load", hint=hint):
+    with reporting(
+        PolicyLoadError,
+        "the pickle that was made does not load",
+        hint="an object's own __reduce__ or __setstate__ may be at fault",
+    ):
         pickle.loads(data)  # noqa: S301 - the bytes were made just now
     _write_whole(output, data)
     return PackedPolicy(output, len(data), sha256(data).hexdigest(), policy_class(item), _reads(item))

@@ -23,7 +23,6 @@ from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, Us
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
-from rollout_cli.run.acceptance import acceptance_of, nothing_kept
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
 from rollout_cli.run.signals import StopSignals, stop_on_signals
@@ -275,7 +274,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     totals = {name: state.totals[name] + getattr(tally, name) for name in state.totals}
     if config.keep is not None:
         next_number = max(sampler.next_number, state.next_number)
-        tally.acceptance = acceptance_of(next_number, totals["episodes"], tally.skipped)
+        tally.acceptance = provenance.acceptance_of(next_number, totals["episodes"], tally.skipped)
         run.progress.ran(next_number)
     run.progress.finish()
     if not run.is_ending:
@@ -328,7 +327,11 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
     if writer.has_episodes:
         return None
     if config.keep is not None and tally.acceptance and (n_run := tally.acceptance["run"]):
-        return nothing_kept(config.keep, n_run, is_cut=is_cut)
+        option = "--max-time" if is_cut else "--keep-cap"
+        return UsageError(
+            f"none of {n_run:,} episodes was kept by --keep {config.keep!r}, and {option} allows no more",
+            hint="collect some episodes without {keep}, and look at them: rollout info",
+        )
     if not tally.skipped:
         return UsageError(
             "--max-time was over before the first episode had ended",

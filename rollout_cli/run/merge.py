@@ -222,10 +222,12 @@ def _changes(
             )
         changes += shard.source["changes"]
         if changed:
-            before = {name: first.source[name] for name in ("files", "versions")}
-            numbers = shard.dataset.info["first_numbers"]
             changes.append(
-                {"what": f"files changed: {'; '.join(changed)}", "from_numbers": numbers, "before": before}
+                {
+                    "what": f"files changed: {'; '.join(changed)}",
+                    "from_numbers": shard.dataset.info["first_numbers"],
+                    "before": {name: first.source[name] for name in ("files", "versions")},
+                }
             )
     return changes
 

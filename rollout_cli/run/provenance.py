@@ -191,6 +191,13 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
         ) from error
 
 
+def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> dict[str, Any]:
+    """Return what `keep` made of the episodes below `next_number`; those `skipped` did not end, or count."""
+    n_run = next_number - sum(number < next_number for number in skipped)
+    rate = kept / n_run if n_run else 0.0
+    return {"next_number": next_number, "run": n_run, "kept": kept, "rejected": n_run - kept, "rate": rate}
+
+
 def check_env_file(source: Mapping[str, Any], env: EnvSource) -> None:
     """Raise `EnvLoadError` if the environment's file is not the recorded one; nothing of it is loaded."""
     before, now = source["env"]["sha256"], env.describe()["sha256"]

@@ -9,7 +9,6 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -169,9 +168,8 @@ class FilePolicySource:
         return self.scheme.trained_in(self.files) if self.scheme.trained_in is not None else None
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        make = partial(self.scheme.load, self.files, self.options, env_spec, deterministic=deterministic)
         with self._reporting(), imports_from(self.files.folder):
-            policy = make()
+            policy = self.scheme.load(self.files, self.options, env_spec, deterministic=deterministic)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> dict[str, Any]:

@@ -62,12 +62,9 @@ class _Zip:
         options = {
             name: value for name, value in (self.get("policy_kwargs") or {}).items() if name != "device"
         }
-        if (
-            isinstance(options.get("net_arch"), list)
-            and options["net_arch"][:1]
-            and isinstance(options["net_arch"][0], dict)
-        ):
-            options["net_arch"] = options["net_arch"][0]  # The form of before version 1.8.
+        match options.get("net_arch"):
+            case [dict() as layers, *_]:  # The form of before version 1.8.
+                options["net_arch"] = layers
         if "use_sde" in takes:
             options["use_sde"] = bool(self.get("use_sde"))
         if "lr_schedule" in takes:
