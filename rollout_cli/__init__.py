@@ -12,36 +12,42 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rollout_cli.config import CollectConfig as CollectConfig
-    from rollout_cli.dataset.operations import convert_dataset as convert_dataset
-    from rollout_cli.dataset.operations import filter_dataset as filter_dataset
-    from rollout_cli.dataset.operations import join_datasets as join_datasets
-    from rollout_cli.dataset.operations import relabel_dataset as relabel_dataset
-    from rollout_cli.dataset.operations import split_dataset as split_dataset
+    from rollout_cli.dataset.operations import (
+        convert_dataset as convert_dataset,
+        filter_dataset as filter_dataset,
+        join_datasets as join_datasets,
+        relabel_dataset as relabel_dataset,
+        split_dataset as split_dataset,
+    )
     from rollout_cli.dataset.reader import load as load
-    from rollout_cli.envs.updates import EnvUpdate as EnvUpdate
-    from rollout_cli.envs.updates import ExistingEnvUpdate as ExistingEnvUpdate
-    from rollout_cli.envs.updates import NewEnvUpdate as NewEnvUpdate
-    from rollout_cli.envs.updates import SetTaskUpdate as SetTaskUpdate
-    from rollout_cli.episodes.batch import EnvSpec as EnvSpec
-    from rollout_cli.episodes.batch import EpisodeBatch as EpisodeBatch
-    from rollout_cli.episodes.batch import StepType as StepType
-    from rollout_cli.episodes.batch import TrajectoryBatch as TrajectoryBatch
+    from rollout_cli.envs.updates import (
+        EnvUpdate as EnvUpdate,
+        ExistingEnvUpdate as ExistingEnvUpdate,
+        NewEnvUpdate as NewEnvUpdate,
+        SetTaskUpdate as SetTaskUpdate,
+    )
+    from rollout_cli.episodes.batch import (
+        EnvSpec as EnvSpec,
+        EpisodeBatch as EpisodeBatch,
+        StepType as StepType,
+        TrajectoryBatch as TrajectoryBatch,
+    )
     from rollout_cli.errors import RolloutError as RolloutError
     from rollout_cli.exporters.export import export as export
-    from rollout_cli.run.collect import CollectResult as CollectResult
-    from rollout_cli.run.collect import collect as collect
+    from rollout_cli.run.collect import CollectResult as CollectResult, collect as collect
     from rollout_cli.samplers.local_sampler import LocalSampler as LocalSampler
-    from rollout_cli.samplers.plan import Episodes as Episodes
-    from rollout_cli.samplers.plan import EpisodesPerWorker as EpisodesPerWorker
-    from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
+    from rollout_cli.samplers.plan import (
+        Episodes as Episodes,
+        EpisodesPerWorker as EpisodesPerWorker,
+        MinTimesteps as MinTimesteps,
+    )
     from rollout_cli.samplers.processes.pool import MultiprocessingSampler as MultiprocessingSampler
     from rollout_cli.samplers.queue_worker import run_worker as run_worker
     from rollout_cli.samplers.ray.pool import RaySampler as RaySampler
     from rollout_cli.samplers.sampler import Sampler as Sampler
     from rollout_cli.samplers.supervision import Supervision as Supervision
     from rollout_cli.workers.factory import WorkerFactory as WorkerFactory
-    from rollout_cli.workers.kinds import DefaultWorker as DefaultWorker
-    from rollout_cli.workers.kinds import VecWorker as VecWorker
+    from rollout_cli.workers.kinds import DefaultWorker as DefaultWorker, VecWorker as VecWorker
     from rollout_cli.workers.worker import Worker as Worker
 
 __version__ = "0.1.0"

@@ -141,9 +141,9 @@ class CollectConfig:
     # fmt: off
     timesteps: types.Count | None = _amount(
         "Collect the shortest run of episodes that has at least N steps.", short="-n", commands=("collect",))
-    episodes: types.Episodes = _amount(
+    episodes: types.Episodes | None = _amount(
         "Collect N episodes, or those numbered A to B-1.", metavar="N|A:B", commands=("collect",))
-    max_time: types.Duration = _amount(
+    max_time: types.Duration | None = _amount(
         "End the run after this time of sampling, with the episodes that are finished in order.",
         metavar="TIME", commands=("collect",))
     episodes_per_worker: types.Count | None = _amount(
@@ -152,9 +152,9 @@ class CollectConfig:
         "Keep only episodes of which this is true, such as 'return >= 400 and length < 200', and count these "
         "alone.", metavar="EXPRESSION", commands=("collect",))
     keep_cap: types.Count | None = _amount(
-        "Run at most N episodes for those that --keep keeps.", shown="1000 for each of --episodes, or 10 for each "
-        "of --timesteps", commands=("collect",))
-    shard: types.OneShard = _amount(
+        "Run at most N episodes for those that --keep keeps.",
+        shown="1000 for each of --episodes, or 10 for each of --timesteps", commands=("collect",))
+    shard: types.OneShard | None = _amount(
         "Collect the i-th of n parts, which `rollout merge` joins.", metavar="i/n")
     max_episode_length: types.Count | None = _amount(
         "Truncate an episode after N steps.", shown="the environment's own limit")
@@ -179,19 +179,19 @@ class CollectConfig:
         "Wrap the environment in a class of gymnasium.wrappers or module:attr, with its arguments, as in "
         "FrameStackObservation?stack_size=4; may be given again, the innermost first.", (), metavar="SPEC")
     reset_options: types.Keywords = _code(
-        "An option for each reset of the environment, as in reset(options=…), the value a TOML literal or else "
-        "text; may be given again.", dict, metavar="KEY=VALUE")
-    tasks: types.Tasks = _code(
+        "An option for each reset of the environment, as in reset(options=…), the value a TOML literal or "
+        "else text; may be given again.", dict, metavar="KEY=VALUE")
+    tasks: types.Tasks | None = _code(
         "A JSON file with a list of objects: episode i is reset with the i-th of them as its options, "
         "and after the last with the first again.", metavar="FILE")
     deterministic: bool = _code(
         "Ask the policy for its deterministic actions; one that has no such mode is refused.", default=False)
     epsilon: types.Probability | None = _code(
-        "With this probability, take a uniform action of the whole space in place of the policy's, and record "
-        "which steps these are.", metavar="P")
+        "With this probability, take a uniform action of the whole space in place of the policy's, and "
+        "record which steps these are.", metavar="P")
     action_noise: types.Deviation | None = _code(
-        "Add Gaussian noise to the actions of a Box, of STD times half the width of its bounds, and clip them.",
-        metavar="STD")
+        "Add Gaussian noise to the actions of a Box, of STD times half the width of its bounds, and clip "
+        "them.", metavar="STD")
     pin: types.Names = _code(
         "Pin a file that the policy or environment reads by code in C, which no hook of Python sees; "
         "may be given again.", (), metavar="FILE")

@@ -1,4 +1,4 @@
-"""`key=value` pairs: in options that repeat, and after the `?` of a SPEC; a value is a literal of TOML, or text."""
+"""`key=value` pairs: in options that repeat, and after the `?` of a SPEC; a value is of TOML, or text."""
 
 from __future__ import annotations
 

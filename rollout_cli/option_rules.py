@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rollout_cli.errors import ConfigError
-from rollout_cli.option_types import Shard
 
 if TYPE_CHECKING:
     from rollout_cli.config import CollectConfig, Option
@@ -21,7 +20,8 @@ _WORKERS_OWN = {
     "worker_number",
 }
 """Arguments of every worker that `worker_args` cannot hold, since they follow from other options."""
-
+_KNOWN_LATE = "which episodes these are is known when all before them have ended"
+_DIVIDE_EPISODES = 'give a number of episodes, and divide that: {episodes=N} {shard="i/n"}'
 
 _CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = (
     (
@@ -84,42 +84,43 @@ _CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = 
         "--ray-address names a Ray cluster, which no other sampler uses",
         'add {sampler="ray"}',
     ),
+    (
+        lambda config: config.shard is not None and config.timesteps is not None,
+        f"--shard cannot divide --timesteps: {_KNOWN_LATE}",
+        _DIVIDE_EPISODES,
+    ),
+    (
+        lambda config: config.shard is not None and config.max_time is not None,
+        f"--shard cannot divide --max-time: {_KNOWN_LATE}",
+        _DIVIDE_EPISODES,
+    ),
+    (
+        lambda config: config.shard is not None and config.seed is None and not config.resume,
+        "--shard needs --seed",
+        "all parts of a run have one root seed: give each the same",
+    ),
 )
 """What two options contradict each other in, a message and a hint."""
 
 
 def check_together(config: CollectConfig, ends: Sequence[Option]) -> None:
-    """Raise `ConfigError` where none of the command's `ends` is given, or where two options contradict each other."""
-    given = [option.flag for option in ends if getattr(config, option.name) is not None]
+    """Raise `ConfigError` if the command is given none of its `ends`, or two options contradict each other."""
+    set_flags = [option.flag for option in ends if getattr(config, option.name) is not None]
     flags = [option.flag for option in ends if config.command in option.commands]
-    if not given or not set(given) <= set(flags):
+    if not set_flags or not set(set_flags) <= set(flags):
         raise ConfigError(
-            f"`rollout {config.command}` needs {' or '.join(flags)}, got {' and '.join(given) or 'none'}",
+            f"`rollout {config.command}` needs {' or '.join(flags)}, got {' and '.join(set_flags) or 'none'}",
             hint=f"say how much to collect, for example: rollout {config.command} {flags[0]} 10",
         )
     for contradicts, message, hint in _CONTRADICTIONS:
         if contradicts(config):
             raise ConfigError(message, hint=hint)
-    if config.shard is not None:
-        _check_shard(config, config.shard)
-    for name in _WORKERS_OWN & config.worker_args.keys():
-        raise ConfigError(f"--worker-args cannot give {name}", hint="it follows from the options")
-
-
-def _check_shard(config: CollectConfig, shard: Shard) -> None:
-    if config.timesteps is not None or config.max_time is not None:
-        raise ConfigError(
-            f"--shard cannot divide {'--max-time' if config.timesteps is None else '--timesteps'}: "
-            "which episodes these are is known when all before them have ended",
-            hint='give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
-        )
-    if config.seed is None and not config.resume:
-        raise ConfigError(
-            "--shard needs --seed", hint="all parts of a run have one root seed: give each the same"
-        )
-    if shard.parts > len(config.run_numbers):
+    if config.shard is not None and config.shard.parts > len(config.run_numbers):
         what = "episodes" if config.command == "collect" else "workers"
         raise ConfigError(
-            f"--shard {shard} divides {len(config.run_numbers)} {what}, which are fewer than the parts",
+            f"--shard {config.shard} divides {len(config.run_numbers)} {what}, "
+            "which are fewer than the parts",
             hint="divide into fewer parts",
         )
+    for name in _WORKERS_OWN & config.worker_args.keys():
+        raise ConfigError(f"--worker-args cannot give {name}", hint="it follows from the options")

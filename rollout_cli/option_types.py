@@ -49,10 +49,8 @@ def _whole(value: object) -> object:
     return f"{Decimal(str(value)):f}" if is_power else value
 
 
-def _episode_range(value: object) -> EpisodeRange | None:
+def _episode_range(value: object) -> EpisodeRange:
     """Read `N`, `A:B` or an integer."""
-    if value is None:
-        return None
     text = str(_whole(value)).strip() if type(value) in {str, int, EpisodeRange} else ""
     if match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", text):
         episodes = EpisodeRange(int(match[1] or 0), int(match[2]))
@@ -61,9 +59,9 @@ def _episode_range(value: object) -> EpisodeRange | None:
     raise PydanticCustomError("range", "Input should be a number of episodes, or A:B with 0 <= A < B")
 
 
-def _shard(value: object) -> Shard | None:
+def _shard(value: object) -> Shard:
     """Read `i/n`."""
-    if value is None or isinstance(value, Shard):
+    if isinstance(value, Shard):
         return value
     match = re.fullmatch(r"(\d+)/(\d+)", value) if isinstance(value, str) else None
     if match and 1 <= int(match[1]) <= int(match[2]) <= _LARGEST:
@@ -71,10 +69,8 @@ def _shard(value: object) -> Shard | None:
     raise PydanticCustomError("shard", "Input should be i/n, the i-th of n parts, with 1 <= i <= n")
 
 
-def _duration(value: object) -> float | None:
+def _duration(value: object) -> float:
     """Read seconds, or a text such as `1h30m`."""
-    if value is None:
-        return None
     text = str(value).strip() if type(value) in {str, int, float} else ""
     text += "s" if re.fullmatch(r"[\d.e+-]+", text) else ""
     if match := re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d*\.?\d+(?:e[+-]?\d+)?)s)?", text):
@@ -101,10 +97,8 @@ def _keywords(value: object) -> dict[str, Any]:
     return dict(value)
 
 
-def _tasks(value: object) -> tuple[dict[str, Any], ...] | None:
+def _tasks(value: object) -> tuple[dict[str, Any], ...]:
     """Read a file of tasks, or accept its content: the record of a run has the tasks, and needs no file."""
-    if value is None:
-        return None
     if isinstance(value, str):
         try:
             value = json.loads(Path(value).read_bytes())
@@ -164,9 +158,9 @@ Names = Annotated[
 ]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{64}$")]
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
-Tasks = Annotated[tuple[Mapping[str, Any], ...] | None, PlainValidator(_tasks)]
+Tasks = Annotated[tuple[Mapping[str, Any], ...], PlainValidator(_tasks)]
 Keywords = Annotated[Mapping[str, Any], PlainValidator(_keywords)]
-Episodes = Annotated[EpisodeRange | None, PlainValidator(_episode_range)]
-Duration = Annotated[float | None, PlainValidator(_duration)]
-OneShard = Annotated[Shard | None, PlainValidator(_shard)]
+Episodes = Annotated[EpisodeRange, PlainValidator(_episode_range)]
+Duration = Annotated[float, PlainValidator(_duration)]
+OneShard = Annotated[Shard, PlainValidator(_shard)]
 Folder = Annotated[Path, PlainValidator(_folder)]

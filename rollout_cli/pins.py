@@ -174,7 +174,7 @@ def _module_states() -> dict[str, tuple[int, int]]:
 
 
 def _is_unpinned(file: str) -> bool:
-    """Return whether a path, as it is written, begins with an unpinned folder; of thousands of modules most do."""
+    """Return whether a path, as it is written, begins with an unpinned folder; that of most modules does."""
     return file.startswith(_UNPINNED) and os.pardir not in file
 
 

@@ -185,8 +185,13 @@ class BarProgress(LineProgress):
         text = progress.TextColumn("{task.description}", markup=False, table_column=column)
         bar = [progress.BarColumn(bar_width=_BAR_WIDTH)] if self._console.width >= _WIDE else []
         columns = (progress.SpinnerColumn(), *bar, text)
-        streams = {"console": self._console, "redirect_stdout": False, "redirect_stderr": False}
-        self._bar = progress.Progress(*columns, auto_refresh=False, **streams)
+        self._bar = progress.Progress(
+            *columns,
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._bar.add_task(self._text(), total=None)
         self._bar.start()
 

@@ -312,19 +312,15 @@ def _connect(scheme: str, place: str, query: str) -> Any:
         is_amazon = not any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ)
         if is_amazon and not {"region", "endpoint_override"} & options.keys():
             options["region"] = fs.resolve_s3_region(place)  # Requests to another region would be refused.
-        strategy = fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
-        limits = {
-            "connect_timeout": _CONNECT_SECONDS,
-            "request_timeout": _SILENT_SECONDS,
-            "retry_strategy": strategy,
-        }
         # A small file is one request if its writing may be delayed, which pyarrow up to 20 cannot.
-        delayed = (
-            {"allow_delayed_open": True}
-            if int(__version__.partition(".")[0]) > 20  # noqa: PLR2004
-            else {}
+        if int(__version__.partition(".")[0]) > 20:  # noqa: PLR2004
+            options["allow_delayed_open"] = True
+        return fs.S3FileSystem(
+            connect_timeout=_CONNECT_SECONDS,
+            request_timeout=_SILENT_SECONDS,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+            **options,
         )
-        return fs.S3FileSystem(**delayed, **limits, **options)
     if scheme == "gs":
         return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_SECONDS), **options)
     return fs.HadoopFileSystem.from_uri(f"hdfs://{place}/" + (f"?{query}" if query else ""))

@@ -8,84 +8,65 @@ from typing import Annotated, Any
 
 import typer
 
-from rollout_cli.cli import (
-    card,
-    check,
-    collect,
-    convert,
-    diff,
-    export,
-    head,
-    info,
-    list_,
-    merge,
-    plot,
-    policy,
-    relabel,
-    render,
-    repair,
-    replay,
-    report_,
-    split,
-    stats,
-    tune,
-    verify,
-)
-from rollout_cli.cli import filter as filter_
+from rollout_cli.cli import change, collect, look, share, trust
 from rollout_cli.cli.options import Command, Group, LazyCommand, epilog
 from rollout_cli.cli.output import print_text, report
 from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=False)
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
-_EXAMPLES = {
-    "collect": (
+_PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "Look": {
+        "info": look.info,
+        "head": look.head,
+        "stats": look.stats,
+        "list": look.list_datasets,
+        "plot": look.plot,
+        "render": look.render,
+        "report": look.report,
+    },
+    "Trust": {
+        "verify": trust.verify,
+        "repair": trust.repair,
+        "replay": trust.replay,
+        "diff": trust.diff,
+    },
+    "Change": {
+        "merge": change.merge,
+        "split": change.split,
+        "filter": change.filter,
+        "convert": change.convert,
+        "relabel": change.relabel,
+    },
+    "Share": {"export": share.export, "card": share.card},
+}
+"""The commands for datasets, by the panel of the help page that they stand in; each panel is a module."""
+
+app.command(
+    "collect",
+    cls=LazyCommand,
+    epilog=epilog(
         "rollout collect --timesteps 100000 --seed 0",
         "rollout collect --policy ppo.zip --env LunarLander-v3 --episodes 500 --output data/lander",
         "rollout collect --config run.toml --workers 8",
         "rollout collect --resume --output data/lander --episodes 1000",
     ),
-    "exact": ("rollout exact --episodes-per-worker 5 --workers 3 --seed 0",),
-    "check": ("rollout check --policy ppo.zip --env LunarLander-v3",),
-    "tune": ("rollout tune --env HalfCheetah-v5",),
-}
-for _name, _body in (
-    ("collect", collect.collect),
-    ("exact", collect.exact),
-    ("check", check.check),
-    ("tune", tune.tune),
-):
-    app.command(_name, cls=LazyCommand, epilog=epilog(*_EXAMPLES[_name]))(_body)
-_PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "Look": {
-        "info": info.info,
-        "head": head.head,
-        "stats": stats.stats,
-        "list": list_.list_datasets,
-        "plot": plot.plot,
-        "render": render.render,
-        "report": report_.write_report,
-    },
-    "Trust": {
-        "verify": verify.verify,
-        "repair": repair.repair,
-        "replay": replay.replay,
-        "diff": diff.diff,
-    },
-    "Change": {
-        "merge": merge.merge,
-        "split": split.split,
-        "filter": filter_.filter,
-        "convert": convert.convert,
-        "relabel": relabel.relabel,
-    },
-    "Share": {"export": export.export, "card": card.card},
-}
+)(collect.collect)
+app.command(
+    "exact",
+    cls=LazyCommand,
+    help="Collect exactly N episodes from each worker, in worker order, and write a dataset.",
+    epilog=epilog("rollout exact --episodes-per-worker 5 --workers 3 --seed 0"),
+)(collect.collect)
+app.command("check", cls=LazyCommand, epilog=epilog("rollout check --policy ppo.zip --env LunarLander-v3"))(
+    collect.check
+)
+app.command("tune", cls=LazyCommand, epilog=epilog("rollout tune --env HalfCheetah-v5"))(collect.tune)
 for _panel, _bodies in _PANELS.items():
     for _name, _body in _bodies.items():
         app.command(_name, cls=Command, rich_help_panel=_panel)(_body)
 policy_app.callback()(lambda: None)
-policy_app.command(cls=Command)(policy.pack)
+policy_app.command(cls=Command)(share.pack)
 app.add_typer(policy_app, name="policy")
 
 

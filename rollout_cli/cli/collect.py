@@ -1,20 +1,29 @@
-"""`rollout collect` and `rollout exact`: they differ in the options that say how much."""
+"""The commands with the options of a run: `rollout collect`, `exact`, `check` and `tune`."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from rollout_cli.cli.options import ConfigFlag, JsonFlag, QuietFlag, shown
-from rollout_cli.cli.output import counted, print_json, print_message, print_text, show, showing_progress
+from rollout_cli.cli.output import (
+    counted,
+    print_json,
+    print_message,
+    print_rows,
+    print_table,
+    print_text,
+    show,
+    showing_progress,
+)
 from rollout_cli.cli.streams import user_output_on_stderr
+from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import printable
 
 if TYPE_CHECKING:
@@ -22,22 +31,18 @@ if TYPE_CHECKING:
     from rollout_cli.run.collect import CollectResult
 
 
-_DryRunFlag = Annotated[bool, shown("--dry-run", text="Print the configuration and run nothing.")]
-_ProgressFlag = Annotated[
-    bool | None,
-    shown(
-        "--progress/--no-progress",
-        text="Show progress: a bar on a terminal, lines elsewhere. (default: shown, but not with --json)",
-    ),
-]
-
-
 def collect(
     context: typer.Context,
     *,
     config: ConfigFlag = None,
-    dry_run: _DryRunFlag = False,
-    progress: _ProgressFlag = None,
+    dry_run: Annotated[bool, shown("--dry-run", text="Print the configuration and run nothing.")] = False,
+    progress: Annotated[
+        bool | None,
+        shown(
+            "--progress/--no-progress",
+            text="Show progress: a bar on a terminal, lines elsewhere. (default: shown, but not with --json)",
+        ),
+    ] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
@@ -46,62 +51,48 @@ def collect(
     Episodes are whole, and those kept do not depend on how many workers there are or which of them is
     fastest.
     """
-    _run("collect", context.obj, config, dry_run=dry_run, progress=progress, quiet=quiet, as_json=json)
+    from rollout_cli.option_sources import resolve  # noqa: PLC0415 - it loads pydantic
 
-
-def exact(
-    context: typer.Context,
-    *,
-    config: ConfigFlag = None,
-    dry_run: _DryRunFlag = False,
-    progress: _ProgressFlag = None,
-    quiet: QuietFlag = False,
-    json: JsonFlag = False,
-) -> None:
-    """Collect exactly N episodes from each worker, in worker order, and write a dataset."""
-    _run("exact", context.obj, config, dry_run=dry_run, progress=progress, quiet=quiet, as_json=json)
-
-
-def _run(
-    command: CommandName,
-    flags: Mapping[str, object],
-    file: Path | None,
-    *,
-    dry_run: bool,
-    progress: bool | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    from rollout_cli.config import config_to_dict  # noqa: PLC0415 - it loads pydantic
-    from rollout_cli.option_sources import resolve  # noqa: PLC0415 - as above
-
-    config = resolve(command, flags=flags, environ=os.environ, file=file, recorded=_recorded)
-    if not dry_run:
-        # With --json nothing but warnings is shown beside the document, unless progress is asked for.
-        result = _collect(config, progress=progress, quiet=quiet or (as_json and not progress))
-        show(asdict(result), _rows(result), as_json=as_json, quiet=quiet, path=result.path)
-        if not as_json and not quiet:
-            here = Path.cwd()
-            path = result.path.relative_to(here) if result.path.is_relative_to(here) else result.path
-            print_message(f"next: rollout info {shlex.quote(printable(str(path)))}")
+    # `exact` is this too: the two differ in the options that say how much.
+    command = cast("CommandName", context.command.name)
+    asked = resolve(command, flags=context.obj, environ=os.environ, file=config, recorded=_recorded)
+    if dry_run:
+        _print_config(asked, quiet=quiet, as_json=json)
         return
-    if config.env is None:
-        from rollout_cli.run.request import completed  # noqa: PLC0415 - it loads numpy and gymnasium
-
-        with showing_progress(wanted=False, quiet=quiet) as receiver:
-            config = completed(config, receiver)
-    if as_json:
-        print_json(config_to_dict(config))
-    else:
-        import tomli_w  # noqa: PLC0415 - for this alone
-
-        print_text(tomli_w.dumps(config_to_dict(config)).rstrip("\n"))
+    # With --json nothing but warnings is shown beside the document, unless progress is asked for.
+    result = _collect(asked, progress=progress, quiet=quiet or (json and not progress))
+    show(asdict(result), _rows(result), as_json=json, quiet=quiet, path=result.path)
+    if not json and not quiet:
+        here = Path.cwd()
+        path = result.path.relative_to(here) if result.path.is_relative_to(here) else result.path
+        print_message(f"next: rollout info {shlex.quote(printable(str(path)))}")
 
 
 def _recorded(command: CommandName, options: Values) -> Values:
     from rollout_cli.run.resume import recorded_options  # noqa: PLC0415 - it loads numpy
 
     return recorded_options(command, options)
+
+
+def _print_config(config: CollectConfig, *, quiet: bool, as_json: bool) -> None:
+    """Print what would run, as a document or as a file for --config."""
+    from rollout_cli.config import config_to_dict  # noqa: PLC0415 - it loads pydantic
+
+    if config.env is None:
+        from rollout_cli.run.request import completed  # noqa: PLC0415 - it loads numpy and gymnasium
+
+        with showing_progress(wanted=False, quiet=quiet) as progress:
+            config = completed(config, progress)
+    if as_json:
+        print_json(config_to_dict(config))
+    else:
+        _print_toml(config_to_dict(config))
+
+
+def _print_toml(options: Values) -> None:
+    import tomli_w  # noqa: PLC0415 - for this alone
+
+    print_text(tomli_w.dumps(options).rstrip("\n"))
 
 
 def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
@@ -137,3 +128,94 @@ def _rows(result: CollectResult) -> dict[str, object]:
         "reproducible": described(result.reproducible),
         "time": f"{result.wall_time_s:.1f} s{sampling}",
     }
+
+
+def check(
+    context: typer.Context,
+    *,
+    seconds: Annotated[
+        float,
+        shown(
+            "--seconds",
+            min=0.1,
+            metavar="SECONDS",
+            text="How long each of its processes may take, three where all is well; "
+            "what is not ready by then has failed. (default: 20)",
+        ),
+    ] = 20.0,
+    config: ConfigFlag = None,
+    quiet: Annotated[bool, shown("--quiet", "-q", text="Print only what is not well.")] = False,
+    json: JsonFlag = False,
+) -> int:
+    """Try for some seconds what `rollout collect` would run, and say what may go wrong; leave no dataset.
+
+    It takes the options of `collect`. The exit code is 3 if any check fails, else 0.
+    """
+    asked = _asked_about(context, config)
+    from rollout_cli.run.check import check as run_check  # noqa: PLC0415 - it loads numpy and gymnasium
+
+    with showing_progress(wanted=False, quiet=quiet or json) as progress, user_output_on_stderr():
+        report = run_check(asked, seconds=seconds, progress=progress)
+    document, rows = report.document(), report.rows()
+    if json:
+        print_json(document)
+    else:
+        width = max(len(entry["check"]) for entry in document["checks"])
+        for entry in document["checks"]:
+            lines = [f"{entry['status']:<4}  {entry['check']:<{width}}  {entry['what']}".rstrip()]
+            lines += [f"{'':<{width + 6}}  change: {entry['change']}"] if entry["change"] else []
+            if entry["status"] != "ok" or not quiet:
+                print_text("\n".join(map(printable, lines)))
+        if rows and not quiet:
+            print_text("")
+            print_rows(rows)
+    return UserCodeError.exit_code if report.has_failed else 0
+
+
+def tune(
+    context: typer.Context,
+    *,
+    seconds: Annotated[
+        float,
+        shown(
+            "--seconds",
+            min=0.05,
+            metavar="SECONDS",
+            text="How long each choice is measured, once its workers are warm. (default: 3)",
+        ),
+    ] = 3.0,
+    config: ConfigFlag = None,
+    quiet: Annotated[
+        bool, shown("--quiet", "-q", text="Print the lines of the fastest choice alone.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Measure numbers of workers and environments a worker; print the fastest as lines for --config.
+
+    It takes the options of `collect`; `--workers` is the number to begin with.
+    """
+    asked = _asked_about(context, config)
+    from rollout_cli.run.tune import tune as run_tune  # noqa: PLC0415 - it loads numpy and gymnasium
+
+    with showing_progress(wanted=False, quiet=quiet or json) as progress, user_output_on_stderr():
+        document = run_tune(asked, seconds=seconds, progress=progress).document()
+    if json:
+        print_json(document)
+        return
+    if not quiet:
+        names = ("workers", "envs per worker", "vectorization", "steps/s", "bare loops", "problem")
+        rows = [
+            [*row["options"].values(), f"{row['rate']:,.0f}", f"{row['ratio'] or 0:.2f}", row["problem"]]
+            for row in document["rows"]
+        ]
+        print_table(names, rows)
+        print_text("")
+    _print_toml(document["fastest"])
+
+
+def _asked_about(context: typer.Context, file: Path | None) -> CollectConfig:
+    """Return the run that `check` and `tune` are asked about, of a million steps where none says how much."""
+    from rollout_cli.option_sources import resolve  # noqa: PLC0415 - it loads pydantic
+
+    defaults = {"timesteps": 1_000_000}
+    return resolve("collect", flags=context.obj, environ=os.environ, file=file, defaults=defaults)

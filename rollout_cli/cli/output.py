@@ -133,19 +133,16 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     whole = "\n".join(filter(None, [reported.details, traceback_text(error) if verbose else ""]))
     details = whole if verbose or as_json else _without_middle(whole)
     if as_json:
-        shown: dict[str, object] = {
+        document = {
             "class": type(reported).__name__,
             "message": reported.message,
             "hint": hint,
+            "exit_code": reported.exit_code,
+            **({"details": details} if details else {}),
         }
-        shown |= {"exit_code": reported.exit_code, **({"details": details} if details else {})}
+        findings = reported.report if isinstance(reported, errors.VerificationError) else {}
         with contextlib.suppress(errors.StorageError):  # Then the lines below are all that is left.
-            print_json(
-                {
-                    **(reported.report if isinstance(reported, errors.VerificationError) else {}),
-                    "error": shown,
-                }
-            )
+            print_json({**findings, "error": document})
             return reported.exit_code
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
@@ -178,13 +175,16 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
     # The dynamic loader has these words for it, and no class.
     is_unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
     if is_unmapped or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        hint = "run fewer workers, or fewer environments in each"
-        return errors.WorkerError(f"out of memory: {first_line(error)}", hint=hint)
+        return errors.WorkerError(
+            f"out of memory: {first_line(error)}", hint="run fewer workers, or fewer environments in each"
+        )
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
-        message = f"the system refused an operation: {error.strerror or error}{where}"
-        return errors.StorageError(message, hint="--verbose shows where")
-    hint = "this is a fault of rollout itself; please report it with the lines below"
+        return errors.StorageError(
+            f"the system refused an operation: {error.strerror or error}{where}", hint="--verbose shows where"
+        )
     return errors.InternalError(
-        f"internal error: {first_line(error)}", hint=hint, details=traceback_text(error)
+        f"internal error: {first_line(error)}",
+        hint="this is a fault of rollout itself; please report it with the lines below",
+        details=traceback_text(error),
     )

@@ -79,18 +79,18 @@ class MessageStream(io.TextIOBase):
 def _not_blocking(descriptor: int) -> Iterator[int]:
     """Give a descriptor of the same pipe to which a write never blocks; of anything else the same descriptor.
 
-    A worker may fill the pipe between poll(2) and our write. The flag must not be set on the descriptor itself:
-    workers have it, too.
+    A worker may fill the pipe between poll(2) and our write. The flag must not be set on the descriptor
+    itself: workers have it, too.
     """
-    own = None
+    unblocked = None
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         with contextlib.suppress(OSError):  # Another user's pipe cannot be opened again.
-            own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
+            unblocked = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
     try:
-        yield descriptor if own is None else own
+        yield descriptor if unblocked is None else unblocked
     finally:
-        if own is not None:
-            os.close(own)
+        if unblocked is not None:
+            os.close(unblocked)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Facts about a built environment: its spaces, its time limit, and the record that a dataset keeps of it."""
+"""Facts about a built environment: spaces, limit, its record in a dataset, and what its wrappers spoil."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import EnvLoadError
+
+_SKIPS = {"MaxAndSkipEnv": "_skip", "MaxAndSkipObservation": "_skip", "AtariPreprocessing": "frame_skip"}
+"""Wrappers that repeat an action, and where they keep how often."""
+_LIVES = {"EpisodicLifeEnv", "EpisodicLife"}
+_CLIPS = {"ClipRewardEnv", "ClipReward"}
 
 
 class AutoresetMode(Enum):
@@ -102,6 +107,33 @@ def layers(env: Any) -> Iterator[Any]:
         yield layer
 
 
+def stack_warnings(env: Any) -> list[str]:
+    """Return one line for each thing that is fit for training and wrong for data, or done twice, in a stack.
+
+    Wrappers are known by the names of their classes: those of gymnasium, of Stable-Baselines3, and others of
+    these names.
+    """
+    stack = [(type(layer).__name__, vars(layer)) for layer in layers(env)]
+    skips = [(name, held.get(_SKIPS[name], 1)) for name, held in stack if name in _SKIPS]
+    skips.append((stack[-1][0], stack[-1][1].get("_frameskip", 1)))  # It is ALE's.
+    skips = [(name, count) for name, count in skips if count != 1]
+    lines = []
+    if len(skips) > 1:
+        each = " and ".join(f"{count} by {name}" for name, count in skips)
+        lines.append(f"frames are skipped twice, {each}: build the environment with frameskip=1")
+    for name, held in stack:
+        if name in _LIVES or held.get("terminal_on_life_loss") is True:
+            lines.append(
+                f"{name} ends episodes with each life: that is fit for training, "
+                "but the episodes of the data are no whole games"
+            )
+        if name in _CLIPS:
+            lines.append(
+                f"{name} changes rewards: that is fit for training, but the data has no rewards of the game"
+            )
+    return lines
+
+
 def loaded_modules() -> tuple[str, ...]:
     """Return the top-level modules that this process has loaded, without those of Python itself."""
     names = {name.partition(".")[0] for name in list(sys.modules)}
@@ -115,12 +147,12 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     which belongs to no episode. SAME_STEP: the environment resets it in the last step itself, and gives the
     last observation and info beside the new ones.
     """
-    given = env.metadata.get("autoreset_mode")
+    stated = env.metadata.get("autoreset_mode")
     try:
-        return AutoresetMode(getattr(given, "value", given))
+        return AutoresetMode(getattr(stated, "value", stated))
     except ValueError as error:
         message = (
-            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {given!r}"
+            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {stated!r}"
         )
         modes = " or ".join(mode.value for mode in AutoresetMode)
         raise EnvLoadError(

@@ -1,4 +1,4 @@
-"""StackedFrames: the last observations at once, in the form that VecFrameStack of Stable-Baselines3 gives them."""
+"""StackedFrames: the last observations at once, as VecFrameStack of Stable-Baselines3 gives them."""
 
 from __future__ import annotations
 

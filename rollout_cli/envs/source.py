@@ -22,9 +22,15 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from rollout_cli.envs.building import Env, call_builder, checked_env, parameters_of, refuse_agents
+from rollout_cli.envs.building import (
+    Env,
+    call_builder,
+    checked_env,
+    parameters_of,
+    refuse_agents,
+    register_home,
+)
 from rollout_cli.envs.describe import AutoresetMode
-from rollout_cli.envs.ids import register_home
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError
 from rollout_cli.loading import (
     Source,
@@ -89,12 +95,13 @@ class EnvSource:
         return env
 
     def _build(self) -> Env:
-        found = self.resolve()
-        if isinstance(found, GymSpec):
-            return _make_env(found, self.kwargs, self.label, is_wrapped=bool(self.wrappers))
-        if not isinstance(found, gymnasium.Env):
+        resolved = self.resolve()
+        if isinstance(resolved, GymSpec):
+            return _make_env(resolved, self.kwargs, self.label, is_wrapped=bool(self.wrappers))
+        if not isinstance(resolved, gymnasium.Env):
             return checked_env(
-                call_builder(found, self.kwargs, self.label) if callable(found) else found, self.label
+                call_builder(resolved, self.kwargs, self.label) if callable(resolved) else resolved,
+                self.label,
             )
         if self.kwargs:
             raise EnvLoadError(
@@ -104,7 +111,9 @@ class EnvSource:
             )
         # A module's own environment would be the same object in every build of a process.
         return (
-            found if self.source is not None and self.source.data is not None else copy_env(found, self.label)
+            resolved
+            if self.source is not None and self.source.data is not None
+            else copy_env(resolved, self.label)
         )
 
     def resolve(self) -> Any:
@@ -114,12 +123,12 @@ class EnvSource:
     def describe(self) -> dict[str, Any]:
         """Return the record of a dataset: `spec`, `kwargs`, and `path` and `sha256` of a file or module."""
         # A fresh pickle of an object differs every time, so its hash would say nothing.
-        given = self.source if self.source is not None and self.source.spec else None
+        named_source = self.source if self.source is not None and self.source.spec else None
         return {
             "spec": self.spec,
             "kwargs": self.kwargs,
-            "path": given and given.path,
-            "sha256": given and given.sha256,
+            "path": named_source and named_source.path,
+            "sha256": named_source and named_source.sha256,
             "wrappers": [wrapper.describe() for wrapper in self.wrappers],
         }
 
@@ -203,14 +212,22 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
         )
     named = env.spec or type(env.unwrapped) if isinstance(env, gymnasium.Env) else env
     name = named.id if isinstance(named, GymSpec) else name_of(named)
-    hint = "give a gymnasium id, or a factory that builds the environment in each worker"
-    return EnvSource(name, name, dict(kwargs or {}), Source.of(env, EnvLoadError, hint=hint))
+    source = Source.of(
+        env,
+        EnvLoadError,
+        hint="give a gymnasium id, or a factory that builds the environment in each worker",
+    )
+    return EnvSource(name, name, dict(kwargs or {}), source)
 
 
 def copy_env(env: Env, name: str) -> Env:
     """Return a copy of an environment, as no two workers or rows may share one, or raise EnvLoadError."""
-    hint = f"let {name} be a class or a factory, which builds an environment for each worker and row"
-    return checked_env(Source.of(env, EnvLoadError, hint=hint).load(EnvLoadError), name)
+    source = Source.of(
+        env,
+        EnvLoadError,
+        hint=f"let {name} be a class or a factory, which builds an environment for each worker and row",
+    )
+    return checked_env(source.load(EnvLoadError), name)
 
 
 def one_for_each(update: Any, n_rows: int) -> list[Any]:
@@ -242,17 +259,14 @@ def _registered_spec(env_id: str) -> GymSpec:
     except gymnasium.error.Error as error:
         by_lower = {registered.lower(): registered for registered in gymnasium.registry}
         similar = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.7)
-        hint = (
-            f"did you mean {' or '.join(by_lower[key] for key in similar)}?"
-            if similar
-            else did_you_mean(env_id)
-        )
-        if not hint:
-            hint = (
-                "another package's environment is named with the module that registers it, "
-                "as in ale_py:ALE/Pong-v5"
-            )
-        raise EnvLoadError(f"there is no environment {env_id!r}", hint=hint) from error
+        meant = f"did you mean {' or '.join(by_lower[key] for key in similar)}?" if similar else ""
+        raise EnvLoadError(
+            f"there is no environment {env_id!r}",
+            hint=meant
+            or did_you_mean(env_id)
+            or "another package's environment is named with the module that registers it, "
+            "as in ale_py:ALE/Pong-v5",
+        ) from error
 
 
 def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str, *, is_wrapped: bool) -> Env:
@@ -267,9 +281,9 @@ def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str, *, is_wrapped
         return checked_env(call_builder(wrapped, options, name, spec.entry_point), name)
     bare = partial(make, replace(spec, order_enforce=False), max_episode_steps=-1)
     env = checked_env(call_builder(bare, options, name, spec.entry_point), name)
-    own = env.unwrapped.spec.kwargs if env.unwrapped.spec is not None else options
+    used_kwargs = env.unwrapped.spec.kwargs if env.unwrapped.spec is not None else options
     env.unwrapped.spec = replace(
-        copy.deepcopy(spec), kwargs=own, max_episode_steps=None if limit == -1 else limit
+        copy.deepcopy(spec), kwargs=used_kwargs, max_episode_steps=None if limit == -1 else limit
     )
     return env
 
@@ -281,30 +295,32 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     Where it takes `seed` and the source's arguments have none, it gets `seed`, in [0, 2**31). Where it takes
     `autoreset_mode` and none is given, it is asked not to reset itself: only then can episodes be reproduced.
     """
-    found, name = source.resolve(), source.label
+    resolved, name = source.resolve(), source.label
     if source.wrappers:
         raise EnvLoadError(
             f"{source.wrappers[0].spec} wraps single environments, not vector environments",
             hint='omit {vectorization="native"}, or let a factory wrap the vector environment',
         )
-    creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
+    creator: Any = resolved.vector_entry_point if isinstance(resolved, GymSpec) else resolved
     if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
         raise EnvLoadError(
             f"{name!r} is a single environment, and has no vector entry point",
             hint='omit {vectorization="native"}: '
             "{envs_per_worker=…} then steps that many copies of the environment",
         )
-    if isinstance(found, GymSpec):
+    if isinstance(resolved, GymSpec):
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
-        build = partial(gymnasium.make_vec, found, num_envs=n_rows, vectorization_mode="vector_entry_point")
-        built = _built_native(build, creator, source, seed, given={**found.kwargs, **source.kwargs})
-        if "seed" not in (*found.kwargs, *source.kwargs):
+        build = partial(
+            gymnasium.make_vec, resolved, num_envs=n_rows, vectorization_mode="vector_entry_point"
+        )
+        built = _built_native(build, creator, source, seed, fixed={**resolved.kwargs, **source.kwargs})
+        if "seed" not in (*resolved.kwargs, *source.kwargs):
             built.unwrapped.spec.kwargs.pop("seed", None)  # It is no other worker's.
-    elif callable(found):
-        built = _built_native(partial(found, num_envs=n_rows), creator, source, seed, given=source.kwargs)
+    elif callable(resolved):
+        built = _built_native(partial(resolved, num_envs=n_rows), creator, source, seed, fixed=source.kwargs)
     else:
-        built = found
-    if not isinstance(built, VectorEnv) or built is found:
+        built = resolved
+    if not isinstance(built, VectorEnv) or built is resolved:
         raise EnvLoadError(
             f"{name!r} gives no new vector environment, but a {type(built).__name__}",
             hint="name a gymnasium.vector.VectorEnv class, or a factory that is called with num_envs",
@@ -319,9 +335,9 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
 
 
 def _built_native(
-    build: Callable[..., Any], creator: Any, source: EnvSource, seed: int, *, given: Mapping[str, Any]
+    build: Callable[..., Any], creator: Any, source: EnvSource, seed: int, *, fixed: Mapping[str, Any]
 ) -> Any:
-    free = {*parameters_of(creator)} - given.keys()
+    free = {*parameters_of(creator)} - fixed.keys()
     kwargs = {**source.kwargs, **({"seed": seed} if "seed" in free else {})}
     if _MODE in free:
         modes: Any = getattr(gymnasium.vector, "AutoresetMode", AutoresetMode)

@@ -15,14 +15,8 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import name_of, reporting
-from rollout_cli.policies.policy import (
-    ACCEPTED,
-    AdaptedPolicy,
-    is_action_and_info,
-    named,
-    own_method,
-)
-from rollout_cli.policies.torch import TorchPolicy, is_torch_module
+from rollout_cli.policies.networks import TorchPolicy, is_torch_module
+from rollout_cli.policies.policy import ACCEPTED, AdaptedPolicy, is_action_and_info, named, own_method
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
@@ -146,10 +140,8 @@ class _CompletedPolicy(AdaptedPolicy):
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         super().__init__(wrapped)
-        self._observations, self._actions = (
-            SpaceRows(env_spec.observation_space),
-            SpaceRows(env_spec.action_space),
-        )
+        self._observations = SpaceRows(env_spec.observation_space)
+        self._actions = SpaceRows(env_spec.action_space)
         get_action, get_actions = (own_method(wrapped, name) for name in ("get_action", "get_actions"))
         self.methods = (
             "get_action" if get_action else "get_actions",

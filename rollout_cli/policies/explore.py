@@ -21,8 +21,10 @@ from rollout_cli.seeding.seeds import derive_seed
 if TYPE_CHECKING:
     from rollout_cli.policies.source import PolicySource
 
-_KEPT = ("row_wise", "row_by_row", "resets", "methods", "takes_masks")
-_DELEGATED = ("reset", "get_param_values", "set_param_values")
+_OF_THE_INNER = (
+    *("row_wise", "row_by_row", "resets", "methods", "takes_masks"),
+    *("reset", "get_param_values", "set_param_values"),
+)
 
 
 class _Exploring(AdaptedPolicy):
@@ -31,7 +33,7 @@ class _Exploring(AdaptedPolicy):
     def __init__(self, inner: AdaptedPolicy, stream: str, drawn: spaces.Space[Any]) -> None:
         super().__init__(inner if inner.wrapped is None else inner.wrapped)
         self._inner, self._stream, self._random = inner, stream, RandomPolicy(drawn)
-        for name in (*_KEPT, *_DELEGATED):
+        for name in _OF_THE_INNER:
             setattr(self, name, getattr(inner, name))
 
     def seed(self, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Policy SPECs: files by their content, `module:attr`, and schemes, such as `random`; Python objects; packing."""
+"""Policy SPECs: files by their content, `module:attr`, schemes such as `random`; Python objects; packing."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.schemes.onnx import ONNX
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
 from rollout_cli.policies.schemes.rllib import RLLIB
-from rollout_cli.policies.schemes.safetensors import SAFETENSORS
 from rollout_cli.policies.schemes.sb3 import SB3
-from rollout_cli.policies.schemes.torch import TORCH
-from rollout_cli.policies.schemes.torchscript import TORCHSCRIPT
+from rollout_cli.policies.schemes.state_dict import SAFETENSORS
+from rollout_cli.policies.schemes.torch import TORCH, TORCHSCRIPT
 from rollout_cli.policies.schemes.zoo import ZOO
 
 
@@ -116,8 +115,8 @@ class UserPolicySource:
         return spec if self.source.data is None else Path(spec).name or "a policy object"
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        found = instantiate(self.source.load(PolicyLoadError), env_spec)
-        return adapt_policy(found, env_spec, deterministic=deterministic)
+        policy = instantiate(self.source.load(PolicyLoadError), env_spec)
+        return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> dict[str, Any]:
         # An object has no hash, since a fresh pickle differs every time.
@@ -151,7 +150,7 @@ def policy_source(
     source: PolicySource | None = None
     if make is not None:
         source = make(rest, options)
-    elif not is_module and (is_file(spec, _FILE_SUFFIXES) or os.path.exists(spec)):  # noqa: PTH110 - never raises
+    elif not is_module and (is_file(spec, _FILE_SUFFIXES) or os.path.exists(spec)):  # noqa: PTH110 - as below
         source = _source_of_file(spec, options)
     elif options:
         raise _takes_no_options(spec)
@@ -160,7 +159,11 @@ def policy_source(
     if source is None and is_module:
         source = UserPolicySource(Source.find(spec, PolicyLoadError))
     if source is None:
-        raise _names_no_policy(spec)
+        kinds = f"{', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
+        raise PolicyLoadError(
+            f"{spec!r} names no policy",
+            hint=did_you_mean(spec) or f"use {kinds}",
+        )
     return source
 
 
@@ -203,11 +206,6 @@ def _source_of_file(spec: str, options: Mapping[str, Any]) -> PolicySource | Non
 
 def _takes_no_options(spec: str) -> PolicyLoadError:
     return PolicyLoadError(f"the policy {spec!r} has no scheme, so it takes no options", hint="omit them")
-
-
-def _names_no_policy(spec: str) -> PolicyLoadError:
-    hint = f"use {', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
-    return PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or hint)
 
 
 def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:
@@ -257,24 +255,32 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
             f"{str(output)!r} exists already", hint="give another {output}, or {overwrite=True}"
         )
     source = Source.find(spec, PolicyLoadError)
-    found = source.load(PolicyLoadError)
-    what = f"an object of type {type(found).__name__} cannot be pickled"
-    hint = "build what cannot be pickled in a factory, and pack the factory"
-    with reporting(PolicyLoadError, what, hint=hint), _by_value(source):
-        data = cloudpickle.dumps(found)
-    hint = "an object's own __reduce__ or __setstate__ may be at fault"
-    with reporting(PolicyLoadError, "the pickle that was made does not load", hint=hint):
+    item = source.load(PolicyLoadError)
+    with (
+        reporting(
+            PolicyLoadError,
+            f"an object of type {type(item).__name__} cannot be pickled",
+            hint="build what cannot be pickled in a factory, and pack the factory",
+        ),
+        _by_value(source),
+    ):
+        data = cloudpickle.dumps(item)
+    with reporting(
+        PolicyLoadError,
+        "the pickle that was made does not load",
+        hint="an object's own __reduce__ or __setstate__ may be at fault",
+    ):
         pickle.loads(data)  # noqa: S301 - the bytes were made just now
     _write_whole(output, data)
-    return PackedPolicy(output, len(data), sha256(data).hexdigest(), policy_class(found), _reads(found))
+    return PackedPolicy(output, len(data), sha256(data).hexdigest(), policy_class(item), _reads(item))
 
 
-def _reads(found: Any) -> tuple[str, ...] | None:
+def _reads(item: Any) -> tuple[str, ...] | None:
     """Return the files that a class or factory reads when called; None where it cannot be called here."""
     watch = FileWatch(PinRules())
     try:
         # One that takes the spaces is called with none: whatever it does then, what it has read is not all.
-        instantiate(found, cast("EnvSpec", None))
+        instantiate(item, cast("EnvSpec", None))
     except UserCodeError:
         return None
     finally:

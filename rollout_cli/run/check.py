@@ -1,25 +1,33 @@
-"""check(), the use case: whether a run will go well. Policy and environment run in worker processes alone."""
+"""check(), the use case: whether a run will go well. Policy and environment run in worker processes alone.
+
+These are the workers of a Trial, which `tune` has too.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Timer
+from typing import TYPE_CHECKING, Any, Self
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
+from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
+from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.run import provenance
 from rollout_cli.run.checks.episodes import ON_EPISODES, Recorded
-from rollout_cli.run.checks.objects import Finding
-from rollout_cli.run.checks.trial import Trial
+from rollout_cli.run.checks.objects import Finding, InspectingWorker
+from rollout_cli.run.request import completed, env_of, sampler_of
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.workers.worker import Worker
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
@@ -28,6 +36,65 @@ MOST_STEPS, _EPISODES = 20_000, 3
 """So many steps are run first, as so many episodes at least."""
 _SHARE = 0.2  # Of a process's time, for these.
 _MOST_BYTES, _UNTIMED_STEPS = 128 << 20, 2_000  # Of observations and actions; where no step was timed.
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A configuration whose sources are found; its workers get so many `seconds` from each start of them."""
+
+    config: CollectConfig
+    policy: PolicySource
+    env: EnvSource
+    progress: Progress
+    seconds: float
+
+    @classmethod
+    def of(cls, config: CollectConfig, progress: Progress, seconds: float) -> Self:
+        """Find the sources of a configuration, and give it the seed 0 where it has none.
+
+        Raises:
+            RolloutError: If policy or environment cannot be found; nothing of them is loaded.
+        """
+        config = completed(config, progress)
+        policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
+        config = replace(config, seed=config.seed or 0, max_worker_restarts=0)
+        return cls(config, policy, env_of(config), progress, seconds)
+
+    @contextmanager
+    def running(
+        self, *, limit: int | None = None, kind: type[Worker] | None = None, **options: Any
+    ) -> Iterator[Sampler]:
+        """Run with changed options, by default in one process; the first death of a worker is an error.
+
+        Raises:
+            InterruptedRunError: If the workers are not ready in time. What the caller asks for then ends
+                early.
+        """
+        alone = {"workers": 1, "sampler": "multiprocessing", "ray_address": None}
+        config = replace(self.config, **{**alone, **options})
+        sources, warn = (self.policy, self.env), self.progress.warn
+        with sampler_of(
+            config, *sources, n_workers=config.workers, limit=limit, warn=warn, kind=kind
+        ) as sampler:
+            timer = Timer(self.seconds, sampler.request_stop)
+            timer.start()
+            try:
+                sampler.wait_until_started()
+                yield sampler
+            finally:
+                timer.cancel()
+
+    def inspected(self, **arguments: Any) -> Mapping[str, Any]:
+        """Return what an `InspectingWorker` with these arguments sees.
+
+        Raises:
+            RolloutError: If it cannot be built in time.
+        """
+        with self.running(
+            kind=InspectingWorker, worker_args=arguments, worker_class=None, envs_per_worker=1
+        ) as sampler:
+            assert sampler.report is not None
+            return sampler.report.env
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +114,14 @@ class CheckReport:
     @property
     def has_failed(self) -> bool:
         """Whether any check failed."""
-        return any(finding.status == "fail" for found in self.findings.values() for finding in found)
+        return any(finding.status == "fail" for entries in self.findings.values() for finding in entries)
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON holds it: an entry for each finding, and for a check without any."""
         checks = [
             {"check": name, **asdict(finding), "change": as_flags(finding.change)}
-            for name, found in self.findings.items()
-            for finding in found or [Finding("ok", "")]
+            for name, entries in self.findings.items()
+            for finding in entries or [Finding("ok", "")]
         ]
         return {"passed": not self.has_failed, "checks": checks, "costs": self.costs, "seconds": self.seconds}
 
@@ -66,7 +133,8 @@ class CheckReport:
         return {
             "speed": f"{costs['steps_per_second']:,.0f} steps/s with one worker",
             "a step": f"{costs['step_bytes']:,.0f} bytes in memory, {costs['step_disk_bytes']:,.0f} on disk",
-            "the run": f"{costs['steps']:,.0f} steps: {costs['minutes']:,.1f} minutes, {costs['megabytes']:,.1f} MB",
+            "the run": f"{costs['steps']:,.0f} steps: {costs['minutes']:,.1f} minutes, "
+            f"{costs['megabytes']:,.1f} MB",
         }
 
 
@@ -98,8 +166,13 @@ def check(config: CollectConfig, *, seconds: float, progress: Progress | None = 
         for name, look in ON_EPISODES.items():
             findings[name] = [*look(recorded)]
     except InterruptedRunError:
-        what = f"policy and environment were not ready, or ended no episode, within {seconds:g} s"
-        findings["running"] = [Finding("fail", what, "find what blocks, or give more time: {seconds=…}")]
+        findings["running"] = [
+            Finding(
+                "fail",
+                f"policy and environment were not ready, or ended no episode, within {seconds:g} s",
+                "find what blocks, or give more time: {seconds=…}",
+            )
+        ]
     except RolloutError as error:
         findings["running"] = [Finding("fail", error.message, error.marked_hint)]
     return CheckReport(findings, costs, time.monotonic() - began)

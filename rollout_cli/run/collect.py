@@ -23,7 +23,6 @@ from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, Us
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
-from rollout_cli.run.acceptance import acceptance_of, nothing_kept
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
 from rollout_cli.run.signals import StopSignals, stop_on_signals
@@ -57,9 +56,8 @@ class CollectResult:
     seed: int  # The root seed.
     n_workers: int  # How many ran.
     wall_time_s: float  # Seconds from the first check to the last commit.
-    sampling_time_s: (
-        float  # From when its workers were ready to its last episode; 0 where nothing was left to run.
-    )
+    # From when its workers were ready to its last episode; 0 where nothing was left to run.
+    sampling_time_s: float
     steps_per_second: float  # The steps of this run over that time.
     # Whether episodes were the same when they were run again, as info.json has it.
     reproducible: Mapping[str, Any]
@@ -133,10 +131,10 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
                 reproducible=state.source["reproducible"],
             )
         run = _Run(request, tally, RunSamplers(request, progress), progress, signals)
-        known = _check_stored(run)
+        known_verdict = reproduce.check_stored(state, run.samplers.rebuild, request.sources, progress)
         with _start(run) as sampler, _resume_or_begin(run, sampler, lock) as writer:
             _fill(run, sampler, writer)
-            verdict = _check(run, sampler, known)
+            verdict = _check(run, sampler, known_verdict)
             summary = _close(run, sampler, writer, verdict)
         _warn(run, verdict, summary)
         return _result(
@@ -171,16 +169,6 @@ def _locked(config: CollectConfig, progress: Progress) -> Iterator[FolderLock | 
     finally:
         if lock is not None:
             lock.release()
-
-
-def _check_stored(run: _Run) -> reproduce.Verdict | None:
-    """Before a dataset is extended, check that its first episode stays the same; return what that decides."""
-    state = run.request.state
-    if state.committed is None or state.plan is None:
-        return None
-    return reproduce.check_stored(
-        state, run.samplers.rebuild, run.request.sources, provenance.surroundings(), run.progress
-    )
 
 
 @contextmanager
@@ -286,7 +274,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     totals = {name: state.totals[name] + getattr(tally, name) for name in state.totals}
     if config.keep is not None:
         next_number = max(sampler.next_number, state.next_number)
-        tally.acceptance = acceptance_of(next_number, totals["episodes"], tally.skipped)
+        tally.acceptance = provenance.acceptance_of(next_number, totals["episodes"], tally.skipped)
         run.progress.ran(next_number)
     run.progress.finish()
     if not run.is_ending:
@@ -315,7 +303,7 @@ def _limit(config: CollectConfig, sampler: Sampler, began_at: float) -> None:
 
 
 def _reached(config: CollectConfig, totals: Mapping[str, Any]) -> StoppedBy:
-    """Return which amount has ended a run of so many episodes and steps, the earlier ones of a dataset too."""
+    """Return which amount has ended a run of so many episodes and steps, those of earlier runs too."""
     if config.timesteps is not None and totals["steps"] >= config.timesteps:
         return "timesteps"
     if config.keep is not None and (config.episodes is None or totals["episodes"] < config.episodes.stop):
@@ -332,15 +320,23 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
             f"--max-time: {count:,} episodes had ended before a lower-numbered one and were dropped"
         )
     if is_cut and stored and sampler.next_number < stored[0]:
-        problem = "--max-time was over before the episodes that the dataset has were collected again"
-        return UsageError(problem, hint="allow more time with {max_time=…}")
+        return UsageError(
+            "--max-time was over before the episodes that the dataset has were collected again",
+            hint="allow more time with {max_time=…}",
+        )
     if writer.has_episodes:
         return None
     if config.keep is not None and tally.acceptance and (n_run := tally.acceptance["run"]):
-        return nothing_kept(config.keep, n_run, is_cut=is_cut)
+        option = "--max-time" if is_cut else "--keep-cap"
+        return UsageError(
+            f"none of {n_run:,} episodes was kept by --keep {config.keep!r}, and {option} allows no more",
+            hint="collect some episodes without {keep}, and look at them: rollout info",
+        )
     if not tally.skipped:
-        problem = "--max-time was over before the first episode had ended"
-        return UsageError(problem, hint="allow more time with {max_time=…}")
+        return UsageError(
+            "--max-time was over before the first episode had ended",
+            hint="allow more time with {max_time=…}",
+        )
     number, count = min(tally.skipped), len(tally.skipped)
     return UserCodeError(
         f"all episodes were skipped, {count:,} of them; episode {number}: {tally.skipped[number]}",
@@ -348,15 +344,15 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
     )
 
 
-def _check(run: _Run, sampler: Sampler, known: reproduce.Verdict | None) -> reproduce.Verdict:
+def _check(run: _Run, sampler: Sampler, verdict: reproduce.Verdict | None) -> reproduce.Verdict:
     """Run early episodes again, unless the verdict is known or the run was ended early."""
     request, tally = run.request, run.tally
-    known = reproduce.verdict_of_changes(request.state.changes) or known
-    if known is None and run.is_ending:
-        known = reproduce.known_beforehand(sampler.report) or reproduce.Verdict(
+    verdict = reproduce.verdict_of_changes(request.state.changes) or verdict
+    if verdict is None and run.is_ending:
+        verdict = reproduce.known_beforehand(sampler.report) or reproduce.Verdict(
             "unknown", "the run was ended early"
         )
-    return known or reproduce.check(
+    return verdict or reproduce.check(
         sampler,
         tally.early,
         run.samplers.rebuild_at_end,

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,28 +20,28 @@ from rollout_cli import pins
 from rollout_cli.config import CollectConfig, plain_value
 from rollout_cli.dataset.folder import OutputFolder, check_folder
 from rollout_cli.dataset.layout import collected_source
+from rollout_cli.dataset.metadata import DatasetSettings
+from rollout_cli.dataset.operations import join_datasets
+from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.dataset.rewrite import Edited, Rewritten, rewrite
+from rollout_cli.dataset.schema import info_columns_of
+from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.errors import UsageError
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
-from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values, without_folders
+from rollout_cli.run.provenance import (
+    changed_sources,
+    changed_versions,
+    in_files,
+    recorded_values,
+    without_folders,
+)
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
-
-if TYPE_CHECKING:
-    from rollout_cli.dataset.reader import Dataset
-    from rollout_cli.dataset.rewrite import Edited, Rewritten
 
 _OF_THE_FOLDER = ("output", "shard", "seed")
 _MAY_DIFFER = {
-    "workers",
-    "sampler",
-    "start_method",
-    "ray_address",
-    "cpus_per_worker",
-    "gpus_per_worker",
-    "flush_every",
-    "pin",
-    "accept_changes",
-    "max_time",
+    *("workers", "sampler", "start_method", "ray_address", "cpus_per_worker", "gpus_per_worker"),
+    *("flush_every", "pin", "accept_changes", "max_time"),
 }
 """Options in which shards may differ: they say where and how it ran (`exact` divides workers)."""
 
@@ -84,13 +84,6 @@ def merge(
             twice, or if spaces differ.
         DatasetFormatError: If a dataset is damaged.
     """
-    from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415 - it loads pyarrow
-    from rollout_cli.dataset.operations import join_datasets  # noqa: PLC0415
-    from rollout_cli.dataset.reader import load  # noqa: PLC0415
-    from rollout_cli.dataset.rewrite import Edited, rewrite  # noqa: PLC0415
-    from rollout_cli.dataset.schema import info_columns_of  # noqa: PLC0415
-    from rollout_cli.dataset.segments import SizeLimits  # noqa: PLC0415
-
     check_folder(output, overwrite=overwrite)
     if output.resolve() in [path.resolve() for path in parts]:
         raise UsageError(f"{output} is read itself", hint="merge into another folder")
@@ -204,7 +197,7 @@ def _changes(
             *_OF_THE_FOLDER,
             *may_differ,
             *(() if count else ("episodes",)),
-            *_in_files(first.source, shard.source),
+            *in_files(first.source, shard.source),
             "policy_kwargs",
         }
         differing = sorted(
@@ -229,23 +222,14 @@ def _changes(
             )
         changes += shard.source["changes"]
         if changed:
-            before = {name: first.source[name] for name in ("files", "versions")}
-            numbers = shard.dataset.info["first_numbers"]
             changes.append(
-                {"what": f"files changed: {'; '.join(changed)}", "from_numbers": numbers, "before": before}
+                {
+                    "what": f"files changed: {'; '.join(changed)}",
+                    "from_numbers": shard.dataset.info["first_numbers"],
+                    "before": {name: first.source[name] for name in ("files", "versions")},
+                }
             )
     return changes
-
-
-def _in_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
-    """Return the options whose SPECs name files, which may lie elsewhere: their contents are compared."""
-    sources = {"policy": "policy", "env": "env_source"}
-    pairs = {name: (first[origin], second[origin]) for name, origin in sources.items()}
-    return {
-        name
-        for name, (left, right) in pairs.items()
-        if left["path"] and right["path"] and left.get("scheme") == right.get("scheme")
-    }
 
 
 def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:

@@ -29,6 +29,8 @@ CUT = "***"
 SEEDING = 3
 """Counts the changes of how seeds follow from the root seed: episodes of another one cannot be run again."""
 
+ORIGINS = {"policy": "policy", "env": "env_source"}
+"""The options that name code of the user's, and what records where that came from."""
 _SECRETS = {"password", "secret", "api_key", "access_token"}
 _NOT_RECORDED = {"output", "overwrite", "resume", "seed", "accept_changes"}
 """Where a dataset lies, and what was there before, are no part of it; the root seed has its own place."""
@@ -129,6 +131,16 @@ def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     return [f"the source of the {name} has changed" for name in changed]
 
 
+def in_files(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """Return which of `policy` and `env` are files in both records; these may lie elsewhere."""
+    pairs = {name: (before[origin], now[origin]) for name, origin in ORIGINS.items()}
+    return {
+        name
+        for name, (old, new) in pairs.items()
+        if old["path"] and new["path"] and old.get("scheme") == new.get("scheme")
+    }
+
+
 def without_folders(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a policy's options, its files without their place: their contents are in the policy's hash."""
     return {
@@ -166,8 +178,7 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
         )
     try:
         recorded = from_plain(dict(source["collector"]))
-        for name, origin in (("policy", source["policy"]), ("env", source["env_source"])):
-            recorded[name] = recorded_spec(origin)
+        recorded |= {name: recorded_spec(source[origin]) for name, origin in ORIGINS.items()}
         recorded["policy_kwargs"] = source["policy"]["options"]
         command = recorded.pop("command")
         options = {name: value for name, value in recorded.items() if value is not None}
@@ -178,6 +189,13 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
             f"info.json does not record the options of a run: {error}",
             hint="it was made by another version, or not by `rollout collect` or `rollout exact`",
         ) from error
+
+
+def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> dict[str, Any]:
+    """Return what `keep` made of the episodes below `next_number`; those `skipped` did not end, or count."""
+    n_run = next_number - sum(number < next_number for number in skipped)
+    rate = kept / n_run if n_run else 0.0
+    return {"next_number": next_number, "run": n_run, "kept": kept, "rejected": n_run - kept, "rate": rate}
 
 
 def check_env_file(source: Mapping[str, Any], env: EnvSource) -> None:

@@ -141,6 +141,11 @@ def _act_again(
     """Run the recorded actions again from the episode's seeds, and compare what the environment returns."""
     source = dataset.info["sources"][episode.source]
     root, number, values = source["root_seed"], episode.number, provenance.recorded_values(source)
+    actions = iter(SpaceRows(dataset.env_spec.action_space).split(episode.actions))
+
+    def recorded_action(_: Any) -> Any:
+        return next(actions)
+
     with BorrowedGenerators():
         worker = DefaultWorker(seed=root, max_episode_length=len(episode), worker_number=0)
         worker.rules = EpisodeRules(
@@ -148,7 +153,7 @@ def _act_again(
             reset_options=values.get("reset_options", {}),
             tasks=values.get("tasks", ()),
         )
-        worker.update_agent(_RecordedActions(SpaceRows(dataset.env_spec.action_space).split(episode.actions)))
+        worker.update_agent(recorded_action)
         worker.update_env(env)
         worker.assign([range(number, number + 1)])
         worker.start_episode()
@@ -171,13 +176,3 @@ def _rendered(env: gymnasium.Env[Any, Any]) -> Array:
             hint='the environment must render with render_mode="rgb_array"',
         )
     return as_frame(image)
-
-
-class _RecordedActions:
-    """A policy that repeats the actions of one episode."""
-
-    def __init__(self, actions: list[Any]) -> None:
-        self._actions = iter(actions)
-
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
-        return next(self._actions), {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -19,12 +19,12 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_cli.dataset.layout import described
-from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
 from rollout_cli.progress import Progress
 from rollout_cli.run.compare import Difference, advice, first_difference
-from rollout_cli.run.provenance import Surroundings, changed_versions, run_record
+from rollout_cli.run.provenance import changed_versions, run_record, surroundings
 from rollout_cli.run.resume import ResumeState
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
@@ -155,17 +155,11 @@ def check(
                     status, f"episode {number} could not be run again: {error.message}", report.scope
                 )
             numbers.append(number)
-            batches = (EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again))
-            difference = first_difference(*batches)
+            difference = _difference(sampler.env_spec, first, again)
             if difference is not None:
-                return Verdict(
-                    "no",
-                    f"episode {number}: "
-                    f"{difference.place} is {difference.values[0]}, then {difference.values[1]}",
-                    report.scope,
-                    numbers,
-                    difference,
-                )
+                was, now = difference.values
+                reason = f"episode {number}: {difference.place} is {was}, then {now}"
+                return Verdict("no", reason, report.scope, numbers, difference)
     return Verdict("yes", scope=report.scope, episodes=numbers)
 
 
@@ -191,13 +185,11 @@ def require(verdict: Verdict | None) -> None:
 
 
 def check_stored(
-    state: ResumeState,
-    rebuild: Rebuild,
-    sources: Mapping[str, Any],
-    surrounding: Surroundings,
-    progress: Progress,
+    state: ResumeState, rebuild: Rebuild, sources: Mapping[str, Any], progress: Progress
 ) -> Verdict | None:
-    """Run a partition's first stored episode again in a new worker, and check files and spaces on the way.
+    """Before a dataset is extended, run a partition's first stored episode again in a new worker.
+
+    Files and spaces are checked on the way.
 
     It runs as many steps as the check at the end of a run may take. Where it differs, it runs once more: two
     new runs that differ from each other say that the episode cannot be reproduced. Two equal ones say that
@@ -214,7 +206,7 @@ def check_stored(
     if stored is None:
         return None
     first, limit = stored
-    number = int(first.numbers[0])
+    number, surrounding = int(first.numbers[0]), surroundings()
     with rebuild(limit) as anew:
         spec = anew.wait_until_started()
         assert anew.report is not None
@@ -224,11 +216,11 @@ def check_stored(
         again = run_again(anew, number)
         record = run_record(sources, anew.report, surrounding)
         state.check(record, spec, progress, is_whole=True)
-    difference = _difference(spec, first, again)
+    difference = _difference(spec, first, again, _COMPARED)
     if difference is None or state.accepted:
         return None
     with rebuild(limit) as anew:
-        once_more = _difference(spec, again, run_again(anew, number))
+        once_more = _difference(spec, again, run_again(anew, number), _COMPARED)
     was, now = difference.values
     text = f"episode {number}: {difference.place} was {was}, is {now}"
     if once_more is not None:
@@ -242,11 +234,15 @@ def check_stored(
 
 
 def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
-    """Return a partition's first stored episode behind all accepted changes, as far as it is run again."""
+    """Return a partition's first stored episode behind all accepted changes, as far as it is run again.
+
+    None where there is no such episode, or nothing is left to run.
+    """
+    if state.committed is None or state.plan is None:
+        return None
     from rollout_cli.dataset.reader import Dataset  # noqa: PLC0415 - it loads pyarrow
     from rollout_cli.dataset.rows import rows_of  # noqa: PLC0415
 
-    assert state.committed is not None
     changes = state.source.get("changes", [])
     firsts = changes[-1]["from_numbers"] if changes else state.info["first_numbers"]
     root = state.config.output
@@ -261,14 +257,13 @@ def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
         if len(places):
             place = int(places[0])
             most = MOST_SECONDS * lengths[place] / max(times[place], 1e-9)
-            limit = None if most > lengths[place] else max(1, int(most))
-            if limit is None:
+            if most > lengths[place]:
                 return dataset[place].beginning(int(lengths[place])), None
+            limit = max(1, int(most))
             return dataset[place].beginning(limit + 1).truncated_at(limit), limit
     return None
 
 
-def _difference(spec: Any, first: Chunk, again: Chunk) -> Difference | None:
-    return first_difference(
-        *(EpisodeBatch.from_chunks(spec, [chunk]) for chunk in (first, again)), only=_COMPARED
-    )
+def _difference(spec: EnvSpec, first: Chunk, again: Chunk, only: Collection[str] = ()) -> Difference | None:
+    batches = (EpisodeBatch.from_chunks(spec, [chunk]) for chunk in (first, again))
+    return first_difference(*batches, only=only)

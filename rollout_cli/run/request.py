@@ -13,7 +13,8 @@ from typing import Any
 
 from rollout_cli.config import DEFAULT_ENV, CollectConfig
 from rollout_cli.envs.source import EnvSource, env_source, wrapper_source
-from rollout_cli.errors import ConfigError
+from rollout_cli.episodes.spaces import SpaceRows
+from rollout_cli.errors import ConfigError, PolicyLoadError
 from rollout_cli.keywords import parted
 from rollout_cli.pins import PinRules
 from rollout_cli.policies.explore import ExploringSource
@@ -21,9 +22,8 @@ from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.policies.schemes.files import FilePolicySource
 from rollout_cli.policies.source import SCHEMES, PolicySource, policy_source
 from rollout_cli.progress import Progress
-from rollout_cli.remote import RemotePath
+from rollout_cli.remote import RemotePath, folder_of
 from rollout_cli.run.provenance import sources_record
-from rollout_cli.run.recorded_actions import recorded_source
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.samplers.keep import keep_expression
 from rollout_cli.samplers.local_sampler import LocalSampler
@@ -31,6 +31,7 @@ from rollout_cli.samplers.plan import NO_END, Episodes, EpisodesPerWorker, MinKe
 from rollout_cli.samplers.processes.pool import MultiprocessingSampler
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.seeding.seeds import derive_seed, env_seed
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
@@ -38,8 +39,6 @@ from rollout_cli.workers.worker import Worker
 
 _RUN_AN_EPISODE, _RUN_A_STEP = 1_000, 10
 """How many episodes may run for each episode, or else for each step, that `keep` is to keep."""
-
-SCHEMES["replay"] = recorded_source  # It reads datasets, of which the layer of policies knows nothing.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,8 @@ class Request:
 def completed(config: CollectConfig, progress: Progress) -> CollectConfig:
     """Return a configuration that names an environment: where it has none, that of the policy's training.
 
-    Its own `env_kwargs` are then added to those of the training, and its own wrappers take the place of those.
-    A policy whose files say nothing of its training gets the default environment.
+    Its own `env_kwargs` are then added to those of the training, and its own wrappers take the place of
+    those. A policy whose files say nothing of its training gets the default environment.
 
     Raises:
         PolicyLoadError: If there is no such policy, or the environment of its training cannot be made again.
@@ -164,12 +163,12 @@ class RunSamplers:
 
     def rebuild_at_end(self, limit: int | None) -> AbstractContextManager[Sampler]:
         """Return the same in place of the run's own workers: two of each policy might not fit into memory."""
-        own, anew = self._current, self.rebuild(limit)
+        former, anew = self._current, self.rebuild(limit)
         # Closing an environment in this process may take for ever.
         if self._request.config.sampler == "local":
             return nullcontext(self.closing.enter_context(anew))
-        if own is not None:
-            own.shutdown_worker()
+        if former is not None:
+            former.shutdown_worker()
         return anew
 
     def stop(self, name: str) -> None:
@@ -283,7 +282,8 @@ def _wrapper_text(name: str, arguments: Mapping[str, Any]) -> str:
     text = "?".join([name, "&".join(pairs)]) if pairs else name
     if parted(text, "--wrapper") != (name, arguments):
         raise ConfigError(
-            f"the policy was trained in the wrapper {name}, and --wrapper cannot hold its arguments {arguments}",
+            f"the policy was trained in the wrapper {name}, "
+            f"and --wrapper cannot hold its arguments {arguments}",
             hint="name the environment, and a function that wraps it: {env=…} {wrapper=module:attr}",
         )
     return text
@@ -319,3 +319,41 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _texts(item)
+
+
+def _recorded_source(rest: str, options: Mapping[str, Any]) -> RecordedSource:
+    """Return the source of the actions of the dataset `rest`, a path or URI.
+
+    Raises:
+        PolicyLoadError: If none is named, there are options, or numbers do not decide its episodes.
+        RolloutError: If the dataset cannot be read.
+    """
+    from rollout_cli.dataset.batches import flat_columns  # noqa: PLC0415 - these load pyarrow
+    from rollout_cli.dataset.reader import load  # noqa: PLC0415
+
+    if not rest or options:
+        raise PolicyLoadError(
+            f"replay:{rest} must name a dataset, and takes no options", hint="for example: replay:runs/expert"
+        )
+    root, stop = folder_of(rest), 0
+    dataset = load(root)
+    roots = [int(source["root_seed"]) for source in dataset.info["sources"]]
+    steps = dict[int, tuple[int, int]]()
+    facts = (dataset.episodes[name].to_pylist() for name in ("source", "episode_number", "seed", "length"))
+    for source, number, seed, length in zip(*facts, strict=True):
+        key = derive_seed(roots[source], number, "policy")
+        if seed != env_seed(roots[source], number) or key in steps:
+            raise PolicyLoadError(
+                f"the episodes of {rest} cannot be found by their numbers: episode {number} is there twice, "
+                "or did not begin by the seed of its number",
+                hint="name one of the datasets that were joined; rows that a vector environment resets by "
+                "itself cannot be begun again",
+            )
+        steps[key] = (stop, stop := stop + length)
+    space = dataset.env_spec.action_space
+    columns = SpaceRows(space).columns(flat_columns(dataset.rows, ["actions"], blank_rows=0)["actions"])
+    path = str(root) if isinstance(root, RemotePath) else str(Path.cwd() / root)
+    return RecordedSource(path, space, tuple(dict.fromkeys(roots)), steps, columns)
+
+
+SCHEMES["replay"] = _recorded_source  # It reads datasets, of which the layer of policies knows nothing.

@@ -18,9 +18,11 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import (
+    ORIGINS,
     changed_sources,
     changed_versions,
     check_nothing_cut,
+    in_files,
     recorded_values,
     without_folders,
 )
@@ -30,33 +32,11 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.commits import Committed, CommittedPartition
 
 _DECISIVE = (
-    *(
-        "command",
-        "env_kwargs",
-        "wrapper",
-        "reset_options",
-        "tasks",
-        "max_episode_length",
-        "deterministic",
-        "invalid_action",
-        "vectorization",
-    ),
-    *(
-        "envs_per_worker",
-        "worker_class",
-        "worker_args",
-        "segment_bytes",
-        "next_observation",
-        "drop_info",
-        "shard",
-    ),
-    "fresh_env",
-    "epsilon",
-    "action_noise",
-    "keep",
+    *("command", "env_kwargs", "wrapper", "reset_options", "tasks", "max_episode_length", "deterministic"),
+    *("invalid_action", "vectorization", "envs_per_worker", "worker_class", "worker_args", "segment_bytes"),
+    *("next_observation", "drop_info", "shard", "fresh_env", "epsilon", "action_noise", "keep"),
 )
 """Options that decide the data. Others (amount, workers, sampler, faults, showing) may differ on resume."""
-
 
 _UNRECORDED = "the run that skipped it was killed before it could record why"
 
@@ -236,7 +216,7 @@ def resume_state(
 
 
 def _covered(info: Mapping[str, Any], committed: Committed) -> list[CommittedPartition]:
-    """Return how far a dataset goes: where its run has ended, with the episodes rejected after the last one."""
+    """Return how far a dataset goes: if its run has ended, with the episodes rejected after the last one."""
     first, *others = committed.partitions
     if info["status"] == "complete" and (acceptance := collected_source(info).get("acceptance")):
         first = first._replace(next_number=max(first.next_number, acceptance["next_number"]))
@@ -253,12 +233,10 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
             # The contents of a file of tasks may be long.
             changed = f"was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}"
             yield f"{name} {'are others' if name == 'tasks' else changed}"
-    for name, origin in (("policy", "policy"), ("env", "env_source")):
-        old, new = source[origin], sources[origin]
-        # A file may lie elsewhere now, with the same bytes.
-        is_moved = None not in (old["path"], new["path"]) and old.get("scheme") == new.get("scheme")
-        if old["spec"] != new["spec"] and not is_moved:
-            yield f"{name} was {json.dumps(old['spec'])}, is {json.dumps(new['spec'])}"
+    for name, origin in ORIGINS.items():
+        old, new = source[origin]["spec"], sources[origin]["spec"]
+        if old != new and name not in in_files(source, sources):
+            yield f"{name} was {json.dumps(old)}, is {json.dumps(new)}"
     policy_kwargs = [without_folders(record["policy"]["options"]) for record in (source, sources)]
     if policy_kwargs[0] != policy_kwargs[1]:
         yield f"policy_kwargs was {json.dumps(policy_kwargs[0])}, is {json.dumps(policy_kwargs[1])}"

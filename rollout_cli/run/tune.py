@@ -13,7 +13,7 @@ import numpy as np
 from rollout_cli.config import CollectConfig
 from rollout_cli.errors import RolloutError, WorkerError
 from rollout_cli.progress import Progress
-from rollout_cli.run.checks.trial import Trial
+from rollout_cli.run.check import Trial
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps
 
 _READY_SECONDS = 120.0  # So long may a choice take until each of its workers has ended an episode.
@@ -60,8 +60,8 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     """Measure choices of workers, environments a worker and vectorization, for so many seconds each.
 
     First the environments are chosen, with as many workers as `config` says (by default one a core); then the
-    number of workers. The fastest are measured three times, in turn, and the median counts: the rates of a machine
-    change from one moment to the next by more than those of good choices differ.
+    number of workers. The fastest are measured three times, in turn, and the median counts: the rates of a
+    machine change from one moment to the next by more than those of good choices differ.
 
     Raises:
         RolloutError: If policy or environment cannot be loaded, or no choice could be measured.
@@ -87,7 +87,7 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
 
 
 def _settled(rows: Sequence[Row], measure: Callable[[dict[str, Any]], Row]) -> list[Row]:
-    """Return the rows, of which the fastest have the median of several measurements, that are made in turn."""
+    """Return the rows; the fastest have the median of several measurements, which are made in turn."""
     finalists = [row for row in sorted(rows, key=lambda row: row.rate)[-_FINALISTS:] if row.rate]
     again = [[measure(row.options).rate for row in finalists] for _ in range(_ROUNDS - 1)]
     rates = zip((row.rate for row in finalists), *again, strict=True)

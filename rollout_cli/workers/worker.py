@@ -16,8 +16,7 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import gymnasium
 
-from rollout_cli.envs.describe import describe_env, loaded_modules
-from rollout_cli.envs.stack import stack_warnings
+from rollout_cli.envs.describe import describe_env, loaded_modules, stack_warnings
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk

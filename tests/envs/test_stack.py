@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from rollout_cli.envs.stack import stack_warnings
+from rollout_cli.envs.describe import stack_warnings
 from tests.workers.worlds import ChainEnv
 
 

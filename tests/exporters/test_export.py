@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import rollout_cli
-from rollout_cli.cli.export import FORMAT_NAMES
+from rollout_cli.cli.share import FORMAT_NAMES
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import (
     DatasetExistsError,

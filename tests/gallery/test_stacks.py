@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rollout_cli.envs.describe import stack_warnings
 from rollout_cli.envs.source import env_source, wrapper_source
-from rollout_cli.envs.stack import stack_warnings
 from tests.helpers.datasets import source_of
 from tests.helpers.processes import called, rollout
 

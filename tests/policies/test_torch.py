@@ -16,8 +16,8 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
+from rollout_cli.policies.networks import TorchPolicy
 from rollout_cli.policies.source import policy_source
-from rollout_cli.policies.torch import TorchPolicy
 from tests.helpers.projects import project, run_python
 from tests.policies.checking import check_policy
 

@@ -11,7 +11,7 @@ import pytest
 import rollout_cli.run.tune as module
 from rollout_cli.config import CollectConfig
 from rollout_cli.errors import WorkerError
-from rollout_cli.run.checks.trial import Trial
+from rollout_cli.run.check import Trial
 from rollout_cli.run.tune import Row, TuneResult, tune
 
 SEEN = {"rate": 1_000.0, "has_native": True, "is_batched": True}

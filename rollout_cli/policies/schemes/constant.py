@@ -47,7 +47,13 @@ class ConstantSource:
             raise PolicyLoadError(
                 "the policy scheme constant takes no options", hint="write the action after the colon"
             )
-        return cls(text, _literal(text))
+        try:
+            return cls(text, tomllib.loads(f"value = {text}")["value"])
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise PolicyLoadError(
+                f"the policy constant:{text} holds no value of TOML",
+                hint="write the action, such as constant:0 or 'constant:[0.1, -0.2]'",
+            ) from error
 
     @property
     def label(self) -> str:
@@ -69,16 +75,6 @@ class ConstantSource:
 
     def describe(self) -> dict[str, Any]:
         return {"scheme": "constant", "path": None, "sha256": None, "options": {}}
-
-
-def _literal(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise PolicyLoadError(
-            f"the policy constant:{text} holds no value of TOML",
-            hint="write the action, such as constant:0 or 'constant:[0.1, -0.2]'",
-        ) from error
 
 
 def _sample(space: spaces.Space[Any], value: Any) -> Any:

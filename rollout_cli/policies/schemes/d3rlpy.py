@@ -1,7 +1,7 @@
 """The scheme `d3rlpy`: a learnable that d3rlpy's `save` wrote, a `.d3` file.
 
-It is a pickle of three plain values: the algorithm's configuration as JSON, its tensors, and d3rlpy's version.
-d3rlpy makes the algorithm of them; no code in the file runs.
+It is a pickle of three plain values: the algorithm's configuration as JSON, its tensors, and d3rlpy's
+version. d3rlpy makes the algorithm of them; no code in the file runs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.loading import needing
+from rollout_cli.policies.networks import NetworkPolicy
 from rollout_cli.policies.noise import RowNoise
-from rollout_cli.policies.outputs import NetworkPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.torch import tensors_alone
 from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
@@ -47,7 +47,8 @@ class D3rlpyPolicy(NetworkPolicy):
         self.row_by_row = algorithm.config.get_type() in _DRAWING
         if self.row_by_row and deterministic:
             raise PolicyLoadError(
-                f"{type(algorithm).__name__} predicts the best of actions that it draws, and has no deterministic mode",
+                f"{type(algorithm).__name__} predicts the best of actions that it draws, "
+                "and has no deterministic mode",
                 hint="omit {deterministic}",
             )
 

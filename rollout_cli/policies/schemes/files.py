@@ -9,7 +9,6 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,8 +29,8 @@ class PolicyFiles:
         contents: The bytes of the named file under "", of files beside it or of those of a folder under their
             relative names, and of a file that an option names under the option's name.
         folder: The working folder when they were read, where modules of the user's are.
-        sha256: Of a lone file, its hash. Of several, the hash of the lines that `sha256sum` prints of them, in
-            the order of their names.
+        sha256: Of a lone file, its hash. Of several, the hash of the lines that `sha256sum` prints of them,
+            in the order of their names.
     """
 
     path: str
@@ -100,7 +99,8 @@ class FileScheme:
         takes_folder: Whether a SPEC names a folder.
         beside: Called with the path of a SPEC; returns by relative name the files to read beside it.
         about: Called with the files; returns what else the record says of them, such as versions.
-        trained_in: Called with the files; returns the environment of the training. None where no file says it.
+        trained_in: Called with the files; returns the environment of the training. None where no file says
+            it.
     """
 
     name: str
@@ -138,7 +138,8 @@ class FileScheme:
         kind = str if self.options[name] is Path else self.options[name]
         if type(value) is not kind:
             raise PolicyLoadError(
-                f"the option {name} of the policy scheme {self.name} must be a {kind.__name__}, got {value!r}",
+                f"the option {name} of the policy scheme {self.name} must be a {kind.__name__}, "
+                f"got {value!r}",
                 hint=f"for example: {{policy_kwargs={name}={_EXAMPLES[self.options[name]]}}}",
             )
 
@@ -167,9 +168,8 @@ class FilePolicySource:
         return self.scheme.trained_in(self.files) if self.scheme.trained_in is not None else None
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        make = partial(self.scheme.load, self.files, self.options, env_spec, deterministic=deterministic)
         with self._reporting(), imports_from(self.files.folder):
-            policy = make()
+            policy = self.scheme.load(self.files, self.options, env_spec, deterministic=deterministic)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> dict[str, Any]:

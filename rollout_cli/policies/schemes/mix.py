@@ -128,6 +128,6 @@ class MixSource:
             "scheme": "mix",
             "path": self.sum,
             "sha256": sha256(json.dumps(hashed).encode()).hexdigest(),
-            "options": {name: given for name, given in options.items() if given},
+            "options": {name: held for name, held in options.items() if held},
             "components": [dict(record) for record in self.records],
         }

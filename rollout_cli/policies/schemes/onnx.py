@@ -1,10 +1,11 @@
-"""The scheme `onnx`: a graph that onnxruntime runs, recurrent ones too; what a graph has decides how it is run."""
+"""The scheme `onnx`: a graph that onnxruntime runs, recurrent ones too; what it has decides how it is run."""
 
 from __future__ import annotations
 
 import re
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import needing
+from rollout_cli.policies.networks import NetworkPolicy, check_shape
 from rollout_cli.policies.noise import RowNoise
-from rollout_cli.policies.outputs import NetworkPolicy, check_shape
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
-from rollout_cli.policies.schemes.torchscript import no_deterministic_graph
+from rollout_cli.policies.schemes.torch import no_deterministic_graph
 
 _RANDOM_NODES = (
     "Bernoulli",
@@ -56,14 +57,13 @@ def _external_files(path: Path) -> Mapping[str, Path]:
 def _new_session(onnxruntime: Any, files: PolicyFiles) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    make = onnxruntime.InferenceSession
-    providers = ["CPUExecutionProvider"]
+    make = partial(onnxruntime.InferenceSession, sess_options=options, providers=["CPUExecutionProvider"])
     if files.contents.keys() == {""}:
-        return make(files.data, options, providers=providers)
+        return make(files.data)
     with tempfile.TemporaryDirectory() as folder:
         for name, data in files.contents.items():
             Path(folder, name or "graph.onnx").write_bytes(data)
-        return make(str(Path(folder, "graph.onnx")), options, providers=providers)
+        return make(str(Path(folder, "graph.onnx")))
 
 
 class OnnxPolicy(NetworkPolicy):
@@ -151,13 +151,14 @@ def _zeros(node: Any) -> Array:
 
 
 def _order(names: list[str], observations: SpaceRows) -> list[int]:
-    """Return the place of each input's leaf in the observation space: by its name, where there are several."""
+    """Return the place of each input's leaf in the observation space: by its name, if there are several."""
     leaves = [leaf.name for leaf in observations.leaves]
     if len(names) == len(leaves) == 1:
         return [0]
     if not set(names) <= set(leaves):
         raise PolicyLoadError(
-            f"the graph has the inputs {', '.join(names)}, and observations have {', '.join(leaves) or 'one part'}",
+            f"the graph has the inputs {', '.join(names)}, "
+            f"and observations have {', '.join(leaves) or 'one part'}",
             hint="name the inputs as the observation space does, and states h_in and h_out",
         )
     return [leaves.index(name) for name in names]

@@ -120,13 +120,11 @@ def pickled_texts(data: bytes) -> Iterator[str]:
                 memo[len(memo) if argument is None else argument] = last
                 continue
             pushed = ""
-            if opcode.name == "GLOBAL":
-                pushed = argument
-            elif opcode.name == "STACK_GLOBAL":
+            if opcode.name == "STACK_GLOBAL":
                 pushed = f"{before} {last}"
             elif opcode.name in {"GET", "BINGET", "LONG_BINGET"}:
                 pushed = memo.get(argument, "")
-            elif "UNICODE" in opcode.name or "STRING" in opcode.name:
+            elif opcode.name == "GLOBAL" or "UNICODE" in opcode.name or "STRING" in opcode.name:
                 pushed = argument
             if pushed:
                 yield pushed

@@ -19,8 +19,8 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree, map_tree
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.loading import needing
+from rollout_cli.policies.networks import NetworkPolicy
 from rollout_cli.policies.noise import RowNoise
-from rollout_cli.policies.outputs import NetworkPolicy, check_shape
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
 
@@ -38,9 +38,9 @@ _CLASSES = Allowed("RLlib", ("ray.rllib.",), r"\w+(RLModule|Catalog|ModelConfig)
 _CONNECTORS = Allowed(
     "what RLlib adds to each module",
     ("ray.rllib.connectors.",),
-    "EnvToModulePipeline|AddObservationsFromEpisodesToBatch|AddStatesFromEpisodesToBatch|BatchIndividualItems|"
-    "AddTimeDimToBatchAndZeroPad|NumpyToTensor|ModuleToEnvPipeline|GetActions|TensorToNumpy|"
-    f"UnBatchToIndividualItems|RemoveSingleTsTimeRankFromBatch|ListifyDataForVectorEnv|{_SCALING}",
+    "EnvToModulePipeline|AddObservationsFromEpisodesToBatch|AddStatesFromEpisodesToBatch|"
+    "BatchIndividualItems|AddTimeDimToBatchAndZeroPad|NumpyToTensor|ModuleToEnvPipeline|GetActions|"
+    f"TensorToNumpy|UnBatchToIndividualItems|RemoveSingleTsTimeRankFromBatch|ListifyDataForVectorEnv|{_SCALING}",
     "the checkpoint's pipeline",
     "wrap the environment to do the same, and name a copy of the RLModule's folder alone",
 )
@@ -49,8 +49,9 @@ _CONNECTORS = Allowed(
 class RllibPolicy(NetworkPolicy):
     """Acts by the inference pass of an RLModule, and by the distribution whose parameters that gives.
 
-    The actions of a categorical or a diagonal Gaussian distribution follow from each row's own seed. Others are
-    drawn from torch's global generator, a row at a time. A module with a state acts on a row at a time too.
+    The actions of a categorical or a diagonal Gaussian distribution follow from each row's own seed. Others
+    are drawn from torch's global generator, a row at a time. A module with a state acts on a row at a time
+    too.
 
     Where the pass gives a distribution, the info `log_prob` is that of the action before it is scaled.
 
@@ -89,9 +90,7 @@ class RllibPolicy(NetworkPolicy):
                 distribution = self._distribution.from_logits(output[_PARAMETERS])
                 actions = self._drawn(distribution, output[_PARAMETERS], numbers)
                 infos["log_prob"] = distribution.logp(actions).cpu().numpy()
-        values = self._finish(actions.cpu().numpy())
-        check_shape("actions", values, (len(numbers), *self._action.shape))
-        return values.astype(self._action.dtype), infos
+        return self._typed(self._finish(actions.cpu().numpy()), len(numbers)), infos
 
     def _forward(self, observations: Tree) -> Any:
         """Return the tensors that the module gives for n observations, by name, and keep its state."""
@@ -169,7 +168,7 @@ def _load(
 
 def _finish(files: PolicyFiles, options: Mapping[str, Any], space: Any) -> Finish:
     """Return what makes the environment's actions of the module's, as RLlib does it."""
-    from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action  # noqa: PLC0415 - loaded by now
+    from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action  # noqa: PLC0415 - as above
 
     settings = {"normalize_actions": options.get("scale"), "clip_actions": False}
     for name in _PIPELINES:

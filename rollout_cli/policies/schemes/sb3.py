@@ -1,7 +1,7 @@
 """The scheme `sb3`: the zip of a model of Stable-Baselines3 or sb3-contrib.
 
-Its policy is made of the class, the spaces and `policy.pth` in the zip. Neither the algorithm nor its buffers are
-needed, and no code in the zip runs.
+Its policy is made of the class, the spaces and `policy.pth` in the zip. Neither the algorithm nor its buffers
+are needed, and no code in the zip runs.
 """
 
 from __future__ import annotations
@@ -62,12 +62,9 @@ class _Zip:
         options = {
             name: value for name, value in (self.get("policy_kwargs") or {}).items() if name != "device"
         }
-        if (
-            isinstance(options.get("net_arch"), list)
-            and options["net_arch"][:1]
-            and isinstance(options["net_arch"][0], dict)
-        ):
-            options["net_arch"] = options["net_arch"][0]  # The form of before version 1.8.
+        match options.get("net_arch"):
+            case [dict() as layers, *_]:  # The form of before version 1.8.
+                options["net_arch"] = layers
         if "use_sde" in takes:
             options["use_sde"] = bool(self.get("use_sde"))
         if "lr_schedule" in takes:
@@ -86,8 +83,8 @@ def _no_rate(_: float) -> float:
 class Sb3Policy(PredictPolicy):
     """A policy of Stable-Baselines3, which may see observations normalised by saved statistics.
 
-    Of an actor-critic policy without a state, the infos are `value`, of the observation, and `log_prob`, of the
-    action before it is clipped to the bounds of a Box.
+    Of an actor-critic policy without a state, the infos are `value`, of the observation, and `log_prob`, of
+    the action before it is clipped to the bounds of a Box.
 
     Args:
         policy: The policy.
@@ -125,7 +122,7 @@ class Sb3Policy(PredictPolicy):
 
 
 def normalized(statistics: Any, observation: Any) -> Any:
-    """Return an observation, or n of them, as VecNormalize shows them to a policy: float32 within its bounds."""
+    """Return an observation, or n of them, as VecNormalize shows them to a policy: float32 in its bounds."""
     if not statistics.norm_obs:
         return observation
     if not isinstance(observation, dict):
@@ -238,9 +235,9 @@ def versions_of(data: bytes) -> dict[str, str]:
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         names = set(file.namelist())
         lines = file.read("system_info.txt").decode(errors="replace") if "system_info.txt" in names else ""
-        own = file.read("_stable_baselines3_version") if "_stable_baselines3_version" in names else b""
+        version = file.read("_stable_baselines3_version") if "_stable_baselines3_version" in names else b""
     versions = dict(re.findall(r"^- (Python|PyTorch|Numpy|Gymnasium): (\S+)", lines, re.MULTILINE))
-    return ({"stable-baselines3": own.decode().strip()} if own else {}) | versions
+    return ({"stable-baselines3": version.decode().strip()} if version else {}) | versions
 
 
 def _load(

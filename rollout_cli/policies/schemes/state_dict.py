@@ -1,4 +1,7 @@
-"""State dicts: tensors by name, without their network. A factory of the user's makes that."""
+"""State dicts: tensors by name, without their network. A factory of the user's makes that.
+
+The scheme `safetensors` is that of files with nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.loading import Source
+from rollout_cli.loading import Source, needing
 from rollout_cli.policies.adapt import instantiate
 from rollout_cli.policies.policy import named, own_method
-from rollout_cli.policies.schemes.files import PolicyFiles
+from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 
 _ENTRIES = (
     "model",
@@ -34,18 +37,21 @@ _MAKERS = {
     "q_funcs": ("what d3rlpy's save_model wrote", "export with save_policy('policy.pt'); else "),
     "actor_mean": (
         "a state dict like CleanRL's",
-        "the statistics of a NormalizeObservation are not in it, and the actions are of no use without them; ",
+        (
+            "the statistics of a NormalizeObservation are not in it, "
+            "and the actions are of no use without them; "
+        ),
     ),
 }
 """By a key, or the beginning of one: what the file is, and a hint."""
 _SHOWN = 6
 
 
-def filled_module(found: Any, files: PolicyFiles, factory: str | None, env_spec: EnvSpec) -> Any:
+def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec: EnvSpec) -> Any:
     """Return the module that a factory makes, with the one state dict of a file that fits it in all shapes.
 
     Args:
-        found: A state dict, a checkpoint with some, or a tuple of them. Names may have the prefixes of
+        loaded: A state dict, a checkpoint with some, or a tuple of them. Names may have the prefixes of
             DistributedDataParallel and torch.compile.
         files: The files that it is from.
         factory: The user's `module:attr`.
@@ -54,9 +60,9 @@ def filled_module(found: Any, files: PolicyFiles, factory: str | None, env_spec:
     Raises:
         PolicyLoadError: If there is no factory, or no state dict that fits its module, or several.
     """
-    candidates = dict(_state_dicts(found))
+    candidates = dict(_state_dicts(loaded))
     if factory is None:
-        raise _lacks_factory(found, candidates, files)
+        raise _lacks_factory(loaded, candidates, files)
     module = instantiate(Source(factory, None, files.folder, None).load(PolicyLoadError), env_spec)
     if own_method(module, "state_dict") is None or own_method(module, "load_state_dict") is None:
         raise PolicyLoadError(
@@ -73,13 +79,13 @@ def filled_module(found: Any, files: PolicyFiles, factory: str | None, env_spec:
     return module
 
 
-def _state_dicts(found: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _state_dicts(loaded: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the state dicts of a file by where they are, in plain names."""
-    entries: dict[str, Any] = {"the file": found}
-    if isinstance(found, Mapping):
-        entries |= {f"its {key!r}": found[key] for key in _ENTRIES if key in found}
-    elif isinstance(found, tuple | list):
-        entries = {f"its item {place}": item for place, item in enumerate(found)}
+    entries: dict[str, Any] = {"the file": loaded}
+    if isinstance(loaded, Mapping):
+        entries |= {f"its {key!r}": loaded[key] for key in _ENTRIES if key in loaded}
+    elif isinstance(loaded, tuple | list):
+        entries = {f"its item {place}": item for place, item in enumerate(loaded)}
     for entry, tensors in entries.items():
         if (
             isinstance(tensors, Mapping)
@@ -105,11 +111,11 @@ def _all_shapes(candidates: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[s
 
 
 def _lacks_factory(
-    found: Any, candidates: Mapping[str, Mapping[str, Any]], files: PolicyFiles
+    loaded: Any, candidates: Mapping[str, Mapping[str, Any]], files: PolicyFiles
 ) -> PolicyLoadError:
     """Return the error that shows the first tensors, and who seems to have made the file."""
     shapes = next(iter(_all_shapes(candidates).values()), {})
-    names = [str(name) for name in (*found, *shapes)] if isinstance(found, Mapping) else [*shapes]
+    names = [str(name) for name in (*loaded, *shapes)] if isinstance(loaded, Mapping) else [*shapes]
     makers = (maker for key, maker in _MAKERS.items() if any(name.startswith(key) for name in names))
     what, hint = next(makers, ("tensors", ""))
     shown = ", ".join(f"{name} {shape}" for name, shape in islice(shapes.items(), _SHOWN))
@@ -137,3 +143,18 @@ def _does_not_fit(
         hint="make the module as it was in training; both are listed below",
         details="".join(lists),
     )
+
+
+def _load(
+    files: PolicyFiles,
+    options: Mapping[str, Any],
+    env_spec: EnvSpec,
+    *,
+    deterministic: bool,  # noqa: ARG001 - the module that is returned is adapted to it
+) -> Any:
+    with needing("safetensors"), needing("torch"):
+        from safetensors.torch import load  # noqa: PLC0415 - only workers with such a policy need it
+    return filled_module(load(files.data), files, options.get("factory"), env_spec)
+
+
+SAFETENSORS = FileScheme("safetensors", "a file of safetensors", _load, {"factory": str})

@@ -1,4 +1,7 @@
-"""The scheme `torch`: what torch saves otherwise: exported programs, state dicts, and whole modules."""
+"""The schemes of what torch saves: `torchscript` for what `torch.jit.save` wrote, and `torch` for all else.
+
+That is exported programs, state dicts, and whole modules.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import io
 import os
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,11 +18,11 @@ from typing import Any
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.loading import first_line, needing
+from rollout_cli.policies.networks import TorchPolicy, is_torch_module
+from rollout_cli.policies.policy import own_method
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.recognise import pickled_texts
 from rollout_cli.policies.schemes.state_dict import filled_module
-from rollout_cli.policies.schemes.torchscript import graph_policy
-from rollout_cli.policies.torch import TorchPolicy, is_torch_module
 
 _PLAIN = ("collections ", "torch ", "torch._utils ")
 """The modules of what a state dict is made of."""
@@ -31,7 +35,7 @@ def _load(files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, 
         return _exported_program(torch, files.data, env_spec, deterministic=deterministic)
     is_trusted = options.get("trust", False)
     try:
-        found = torch.load(io.BytesIO(files.data), map_location="cpu", weights_only=not is_trusted)
+        loaded = torch.load(io.BytesIO(files.data), map_location="cpu", weights_only=not is_trusted)
     except pickle.UnpicklingError as error:
         if is_trusted:
             raise
@@ -42,11 +46,11 @@ def _load(files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, 
             "for a file that you trust, {policy_kwargs=trust=true}",
         ) from error
     factory = options.get("factory")
-    if not is_torch_module(found):
-        return filled_module(found, files, factory, env_spec)
+    if not is_torch_module(loaded):
+        return filled_module(loaded, files, factory, env_spec)
     if factory is not None:
         raise PolicyLoadError(f"{files.path} is a whole module, and needs no factory", hint="omit factory")
-    return found
+    return loaded
 
 
 def _exported_program(torch: Any, data: bytes, env_spec: EnvSpec, *, deterministic: bool) -> TorchPolicy:
@@ -54,8 +58,32 @@ def _exported_program(torch: Any, data: bytes, env_spec: EnvSpec, *, determinist
         program = torch.export.load(io.BytesIO(data))
     # Its first dimension is the rows. Without a dimension that may vary, it was exported for one.
     is_fixed = not program.range_constraints
-    return graph_policy(
+    return _graph_policy(
         program.module(), str(program.graph), env_spec, deterministic=deterministic, row_by_row=is_fixed
+    )
+
+
+def _graph_policy(
+    module: Any, graph: str, env_spec: EnvSpec, *, deterministic: bool, row_by_row: bool
+) -> TorchPolicy:
+    """Return the policy of a module with a fixed graph, which is given as text too.
+
+    One that draws does so from torch's global generator, which follows from the episode for one row alone.
+
+    Raises:
+        PolicyLoadError: If it draws, and may not.
+    """
+    draws = re.search(r"\baten(::|\.)(rand|normal|multinomial|bernoulli|poisson)", graph) is not None
+    if draws and deterministic:
+        raise no_deterministic_graph()
+    return TorchPolicy(module, env_spec, deterministic=deterministic, row_by_row=row_by_row or draws)
+
+
+def no_deterministic_graph() -> PolicyLoadError:
+    """Return the error for a graph that draws where that is not wanted."""
+    return PolicyLoadError(
+        "the graph of the policy draws random numbers by itself, and has no deterministic mode",
+        hint="omit {deterministic}, or export the mean action or the logits",
     )
 
 
@@ -88,4 +116,25 @@ def _classes(data: bytes) -> Iterator[str]:
             yield text.replace(" ", ":")
 
 
+def _load_torchscript(
+    files: PolicyFiles,
+    options: Mapping[str, Any],  # noqa: ARG001
+    env_spec: EnvSpec,
+    *,
+    deterministic: bool,
+) -> TorchPolicy:
+    with needing("torch"):
+        import torch  # noqa: PLC0415 - only workers with such a policy need it
+    jit: Any = torch.jit  # It has no types.
+    with warnings.catch_warnings():
+        # The user has the file already: how to write others is no news for a run.
+        warnings.filterwarnings("ignore", "`torch.jit.load` is deprecated", DeprecationWarning)
+        module = jit.load(io.BytesIO(files.data), map_location="cpu")
+    is_stateful = own_method(module, "reset") is not None
+    return _graph_policy(
+        module, str(module.inlined_graph), env_spec, deterministic=deterministic, row_by_row=is_stateful
+    )
+
+
 TORCH = FileScheme("torch", "a file of torch", _load, {"factory": str, "trust": bool})
+TORCHSCRIPT = FileScheme("torchscript", "a TorchScript module", _load_torchscript)

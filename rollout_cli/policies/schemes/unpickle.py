@@ -76,10 +76,10 @@ class _Restricted(pickle.Unpickler):
                 return super().find_class(module, name)
             is_model = module.startswith(allowed.modules) and re.fullmatch(allowed.classes, name)
             if is_model or module.startswith(_CLASSES):
-                found = super().find_class(module, name)
-                # A module also holds what it imports: `torch.nn.modules.module` has `torch`, and that has `os`.
-                if isinstance(found, type) and (is_model or found.__module__ == module):
-                    return found
+                item = super().find_class(module, name)
+                # A module also holds what it imports: `torch.nn.modules.module` has `torch`, that has `os`.
+                if isinstance(item, type) and (is_model or item.__module__ == module):
+                    return item
         raise PolicyLoadError(
             f"{allowed.what} is made of {module}.{name}, which is no part of {allowed.library}",
             hint=allowed.hint,

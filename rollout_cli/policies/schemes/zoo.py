@@ -1,4 +1,4 @@
-"""The scheme `zoo`: a run folder of rl_zoo3, with a model, its statistics, and the environment of its training."""
+"""The scheme `zoo`: a run folder of rl_zoo3: a model, its statistics, and the environment of its training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def _beside(folder: Path) -> dict[str, Path]:
     if not files[_MODEL].is_file():
         raise PolicyLoadError(
             f"{str(folder)!r} holds no model",
-            hint=f"it should have best_model.zip or {settings.name}.zip; name another one by itself: sb3:FILE",
+            hint=f"it should have best_model.zip or {settings.name}.zip; "
+            "name another one by itself: sb3:FILE",
         )
     # A training without a VecNormalize has no statistics.
     return {name: path for name, path in files.items() if name != _STATISTICS or path.is_file()}
@@ -68,7 +69,7 @@ def _read(files: PolicyFiles, name: str) -> dict[str, Any]:
 
 
 def _python_object(reader: Any, tag: str, node: Any) -> Any:
-    """Return the mapping, or the tuple as a list, that a tag names; of anything else the node, which is no value."""
+    """Return the mapping, or the tuple as a list, that a tag names; else the node, which is no value."""
     if tag == "object/apply:collections.OrderedDict":
         return dict(reader.construct_sequence(node, deep=True)[0])
     return reader.construct_sequence(node, deep=True) if tag == "tuple" else node

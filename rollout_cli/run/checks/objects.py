@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
-from rollout_cli.envs.stack import stack_warnings
+from rollout_cli.envs.describe import stack_warnings
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import first_line, reporting
@@ -34,9 +34,9 @@ _NO_FAULTS = (
     "we recommend using a symmetric",
     "maximum and minimum values are equal",
 )
-"""What gymnasium's checker warns of in any wrapper, in its own CartPole, HalfCheetah and Pendulum, in Meta-World."""
+"""What gymnasium's checker warns of in any wrapper, in its own environments, and in Meta-World."""
 _JUDGED_LATER = ("non-deterministic", "not within the observation space")
-"""What ends it that other checks judge by recorded episodes. Workers seed more generators than a reset does."""
+"""What ends it that other checks judge by recorded episodes: workers seed more generators than a reset."""
 _HARMLESS = "share an object"  # An observation is recorded before anybody else sees it.
 _AS_TRAINED = "give the environment the arguments and wrappers of the training"
 _clock = time.perf_counter
@@ -150,7 +150,7 @@ def _saved_spaces(worker: InspectingWorker) -> Iterator[Finding]:
 
 
 def _has_same_bounds(saved: spaces.Space[Any], space: spaces.Space[Any]) -> bool:
-    """Return whether two Boxes have equal bounds in another order: VecFrameStack repeats each of them n times."""
+    """Return whether two Boxes have equal bounds in another order: VecFrameStack repeats each n times."""
     if not isinstance(saved, spaces.Box) or not isinstance(space, spaces.Box):
         return False
     before, now = (
@@ -177,8 +177,12 @@ def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[A
             return Finding("warn", text, "transpose the observation, unless the policy does so by itself")
         wanted, has = int(np.prod(old[0].shape)), int(np.prod(new[0].shape))
         if wanted > has and wanted % has == 0:
-            change = f"it may want {wanted // has} frames: {{wrapper=FrameStackObservation?stack_size={wanted // has}}}"
-            return Finding("fail", text, change)
+            count = wanted // has
+            return Finding(
+                "fail",
+                text,
+                f"it may want {count} frames: {{wrapper=FrameStackObservation?stack_size={count}}}",
+            )
     return Finding("fail", text, _AS_TRAINED)
 
 
@@ -206,13 +210,19 @@ def _steps(worker: InspectingWorker) -> Iterator[Finding]:
     if seen["edited"]:
         yield Finding("warn", "env.step changes the action that it is given", "let it change a copy")
     if seen["empty"]:
-        what = f"{seen['empty']} of {seen['steps']} masks allow no action"
-        yield Finding("fail", what, "let action_masks() allow one at least, or end the episode")
+        yield Finding(
+            "fail",
+            f"{seen['empty']} of {seen['steps']} masks allow no action",
+            "let action_masks() allow one at least, or end the episode",
+        )
     if seen["forbidden"] or (has_masks and not policy.takes_masks):
         who = "and the policy asks for none" if not policy.takes_masks else "which the policy ignores"
-        what = f"the environment has action_masks, {who}: {seen['forbidden']} of {seen['steps']} actions are forbidden"
-        change = "give the policy's predict an argument action_masks, as MaskablePPO has"
-        yield Finding("fail" if seen["forbidden"] else "warn", what, change)
+        yield Finding(
+            "fail" if seen["forbidden"] else "warn",
+            f"the environment has action_masks, {who}: "
+            f"{seen['forbidden']} of {seen['steps']} actions are forbidden",
+            "give the policy's predict an argument action_masks, as MaskablePPO has",
+        )
 
 
 def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
@@ -227,9 +237,10 @@ def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
         answers.append(copy.deepcopy(policy.get_action(copy.deepcopy(observation))[0]))
     is_same = all(data_equivalence(answers[0], answer) for answer in answers)
     if worker.is_deterministic and not is_same:
-        what = f"deterministic actions are asked for, and {_ANSWERS} of one observation differ"
         yield Finding(
-            "fail", what, "let `deterministic` end all draws, and `reset` clear what the policy keeps"
+            "fail",
+            f"deterministic actions are asked for, and {_ANSWERS} of one observation differ",
+            "let `deterministic` end all draws, and `reset` clear what the policy keeps",
         )
     elif is_same:
         yield Finding(
@@ -250,4 +261,4 @@ ON_OBJECTS: Mapping[str, Callable[[InspectingWorker], Iterator[Finding]]] = {
     "masks and actions": _steps,
     "exploration": _exploration,
 }
-"""The checks, by the names that the report shows; each yields what is to be said, nothing where all is well."""
+"""The checks, by the names that the report shows; each yields what is to be said, nothing if all is well."""

@@ -1,0 +1,221 @@
+"""The commands that make datasets of others: `rollout merge`, `split`, `filter`, `convert` and `relabel`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import rollout_cli
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag, folder_argument, shown
+from rollout_cli.cli.output import counted, show, showing_progress
+from rollout_cli.cli.streams import user_output_on_stderr
+from rollout_cli.errors import UsageError
+from rollout_cli.remote import folder_of
+
+if TYPE_CHECKING:
+    from rollout_cli.dataset.rewrite import Edited
+
+_OutputFlag = Annotated[
+    Path, flag("--output", "-o", metavar="DIR", text="The folder of the new dataset.", parser=folder_of)
+]
+_OverwriteFlag = Annotated[bool, flag("--overwrite", text="Replace the dataset that the folder holds.")]
+_DryRunFlag = Annotated[
+    bool, shown("--dry-run", text="Check everything, say what would be written, and write nothing.")
+]
+
+
+def merge(
+    parts: Annotated[list[Path], folder_argument("DIR", "The datasets, in any order.")],
+    *,
+    output: _OutputFlag,
+    overwrite: _OverwriteFlag = False,
+    accept_changes: Annotated[
+        bool,
+        flag("--accept-changes", text="Merge parts of another policy or environment too, and record that."),
+    ] = False,
+    dry_run: _DryRunFlag = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Join the parts of one run into the dataset that a single run makes, or datasets of different runs."""
+    from rollout_cli.run.merge import merge as run_merge  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    with showing_progress(quiet=quiet or json) as progress:
+        edited = run_merge(
+            parts,
+            output,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            accept_changes=accept_changes,
+            progress=progress,
+        )
+    _show_edited(edited, as_json=json, quiet=quiet)
+
+
+def split(
+    folder: Folder,
+    *,
+    parts: Annotated[
+        str,
+        flag(
+            "--parts",
+            "-p",
+            metavar="NAME=SHARE,…",
+            text="The parts, which are folders in that of --output, and their shares, "
+            "such as train=0.9,test=0.1.",
+        ),
+    ],
+    seed: Annotated[
+        int, flag("--seed", metavar="N", text="Decides which episode is in which part.", show_default=True)
+    ] = 0,
+    output: _OutputFlag,
+    overwrite: _OverwriteFlag = False,
+    dry_run: _DryRunFlag = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write each episode of a dataset to one of several new ones, drawn by a seed."""
+    pairs = [part.partition("=") for part in parts.split(",")]
+    try:
+        shares = {name.strip(): float(share) for name, _, share in pairs}
+    except ValueError as error:
+        raise UsageError(
+            f"--parts must be names and shares, got {parts!r}", hint="for example: train=0.9,test=0.1"
+        ) from error
+    with showing_progress(quiet=quiet or json) as progress:
+        edited = rollout_cli.split_dataset(
+            rollout_cli.load(folder),
+            output,
+            shares,
+            seed=seed,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    rows = {
+        f"{name}, {_title(part)}": f"{counted(part.episodes, 'episode')}, {counted(part.steps, 'step')}"
+        for name, part in edited.items()
+    }
+    document = {"path": str(output), "parts": {name: asdict(part) for name, part in edited.items()}}
+    show(document, {"datasets": output, **rows}, as_json=json, quiet=quiet, path=output)
+
+
+def filter(  # noqa: A001 - the command's name
+    folder: Folder,
+    *,
+    keep: Annotated[
+        str,
+        flag(
+            "--keep",
+            "-k",
+            metavar="EXPRESSION",
+            text="Keep the episodes of which this is true, such as 'return >= 400 and length < 200'.",
+        ),
+    ],
+    output: _OutputFlag,
+    overwrite: _OverwriteFlag = False,
+    dry_run: _DryRunFlag = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write some episodes of a dataset to a new one: those of which an expression is true."""
+    with showing_progress(quiet=quiet or json) as progress:
+        edited = rollout_cli.filter_dataset(
+            rollout_cli.load(folder), output, keep, overwrite=overwrite, dry_run=dry_run, progress=progress
+        )
+    _show_edited(edited, as_json=json, quiet=quiet)
+
+
+def convert(
+    folder: Folder,
+    *,
+    next_observation: Annotated[
+        bool | None,
+        flag(
+            "--next-observation/--no-next-observation",
+            text="Store each step's next observation too, or no longer.",
+        ),
+    ] = None,
+    drop_info: Annotated[
+        list[str] | None,
+        flag(
+            "--drop-info",
+            metavar="KEY",
+            text="Leave out an info, given by its dotted path, such as episode.t, or a glob of it; "
+            "may be given again.",
+        ),
+    ] = None,
+    segment_bytes: Annotated[
+        int | None, flag("--segment-bytes", metavar="N", text="The bytes of a data file before encoding.")
+    ] = None,
+    segment_rows: Annotated[
+        int | None, flag("--segment-rows", metavar="N", text="The rows of a data file at most.")
+    ] = None,
+    group_rows: Annotated[
+        int | None, flag("--group-rows", metavar="N", text="The rows of a row group at most.")
+    ] = None,
+    output: _OutputFlag,
+    overwrite: _OverwriteFlag = False,
+    dry_run: _DryRunFlag = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write a dataset in another form: other sizes of files, columns added or left out."""
+    with showing_progress(quiet=quiet or json) as progress:
+        edited = rollout_cli.convert_dataset(
+            rollout_cli.load(folder),
+            output,
+            next_observation=next_observation,
+            drop_info=drop_info or (),
+            segment_bytes=segment_bytes,
+            segment_rows=segment_rows,
+            group_rows=group_rows,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    _show_edited(edited, as_json=json, quiet=quiet)
+
+
+def relabel(
+    folder: Folder,
+    *,
+    reward: Annotated[
+        str,
+        flag(
+            "--reward",
+            "-r",
+            metavar="MODULE:FUNCTION",
+            text="A function that returns the rewards of an episode, an array of one number a step.",
+        ),
+    ],
+    output: _OutputFlag,
+    overwrite: _OverwriteFlag = False,
+    dry_run: _DryRunFlag = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write a dataset with other rewards, which a function of your own gives, an episode at a time."""
+    with showing_progress(quiet=quiet or json) as progress, user_output_on_stderr():
+        edited = rollout_cli.relabel_dataset(
+            rollout_cli.load(folder), output, reward, overwrite=overwrite, dry_run=dry_run, progress=progress
+        )
+    _show_edited(edited, as_json=json, quiet=quiet)
+
+
+def _show_edited(edited: Edited, *, as_json: bool, quiet: bool) -> None:
+    """Write what a command has made, or would make."""
+    counts = {name: f"{getattr(edited, name):,}" for name in ("episodes", "steps", "sources")}
+    show(
+        asdict(edited),
+        {"dataset": edited.path, "operation": _title(edited), **counts},
+        as_json=as_json,
+        quiet=quiet,
+        path=edited.path,
+    )
+
+
+def _title(edited: Edited) -> str:
+    """Return what was done, or would be."""
+    return edited.operation if edited.written else f"{edited.operation}, not done (--dry-run)"

@@ -1,0 +1,296 @@
+"""The commands that show a dataset: `rollout info`, `head`, `stats`, `list`, `plot`, `render`, `report`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import rollout_cli
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag, folder_argument
+from rollout_cli.cli.output import print_json, print_message, print_rows, print_table, print_text, show
+from rollout_cli.cli.streams import user_output_on_stderr
+from rollout_cli.cli.trust import EnvKwargsFlag, places_of
+from rollout_cli.errors import DatasetFormatError, RolloutError, StorageError
+from rollout_cli.loading import one_line, printable
+
+if TYPE_CHECKING:
+    from rollout_cli.dataset.reader import Dataset
+
+_MOST_IN_A_CELL, _MOST_OF_A_COLUMN = 4, 32
+"""So many numbers of an array are shown: in a row of `head`, and as lines of `stats`."""
+
+
+def info(folder: Folder, *, json: JsonFlag = False) -> None:
+    """Print what a dataset is and how it was made; with --json its meta/info.json."""
+    from rollout_cli.report.identity import facts_of, identity  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    if not (folder / "meta").exists():
+        below = sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))
+        if below:
+            raise DatasetFormatError(
+                f"{folder} is no dataset, but holds some", hint=f"name one of: {', '.join(below)}"
+            )
+    dataset = rollout_cli.load(folder)
+    facts = facts_of(dataset)
+    show(facts, {"dataset": folder, **identity(dataset, facts)}, as_json=json)
+
+
+def head(
+    folder: Folder,
+    *,
+    number: Annotated[
+        int, flag("--number", "-n", metavar="N", text="How many rows.", min=1, show_default=True)
+    ] = 5,
+    steps: Annotated[
+        bool, flag("--steps", text="Show the first steps of the first episode instead.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Print the first episodes of a dataset as a table, or the first steps of its first episode."""
+    rows = (_first_steps if steps else _first_episodes)(rollout_cli.load(folder), number)
+    if json:
+        print_json({"path": str(folder), "steps" if steps else "episodes": rows})
+    else:
+        cells = [{name: _short(value) for name, value in row.items()} for row in rows]
+        print_table([*cells[0]] if cells else ["episodes"], [[*row.values()] for row in cells])
+
+
+def _first_episodes(dataset: Dataset, number: int) -> list[dict[str, Any]]:
+    from rollout_cli.report.identity import end_of  # noqa: PLC0415 - as above
+
+    names = {"id": "episode_id", "number": "episode_number", "length": "length", "return": "return"}
+    return [
+        {**{name: row[key] for name, key in names.items()}, "end": end_of(row), "seed": row["seed"]}
+        for row in dataset[:number].episodes.to_pylist()
+    ]
+
+
+def _first_steps(dataset: Dataset, number: int) -> list[dict[str, Any]]:
+    """Return the first steps, without the columns that are the same for all of an episode."""
+    if not len(dataset):
+        return []
+    table = dataset[:1].rows.steps().slice(0, number)
+    names = [name for name in table.column_names if name != "episode_id" and not name.endswith("_extra")]
+    rows = table.select(names).to_pylist()
+    # An image is bytes, and JSON has none.
+    return [
+        {name: _short(value) if isinstance(value, bytes) else value for name, value in row.items()}
+        for row in rows
+    ]
+
+
+def _short(value: Any, digits: int = 6) -> str:
+    """Return a value that fits into a cell: a few numbers of many, the size of an image."""
+    if isinstance(value, list):
+        more = [f"… {len(value) - _MOST_IN_A_CELL:,} more"] if len(value) > _MOST_IN_A_CELL else []
+        return f"[{' '.join([*(_short(item, 4) for item in value[:_MOST_IN_A_CELL]), *more])}]"
+    if isinstance(value, bytes):
+        return f"image of {len(value):,} bytes"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def stats(folder: Folder, *, json: JsonFlag = False) -> None:
+    """Print the statistics of a dataset: returns, lengths, how episodes end, and those of each column."""
+    from rollout_cli.report.charts import stats_of  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.report.identity import ends, figures, spread  # noqa: PLC0415 - as above
+
+    dataset = rollout_cli.load(folder)
+    columns, counts = stats_of(dataset) if len(dataset) else {}, ends(dataset)
+    steps = int(dataset.rows.column("length").sum())
+    values = {name: dataset.rows.column(name) for name in ("return", "length")} if len(dataset) else {}
+    if json:
+        spreads = {name: figures(array) for name, array in values.items()}
+        totals = {"path": str(folder), "episodes": len(dataset), "steps": steps}
+        print_json({**totals, **spreads, "ends": counts, "columns": columns})
+        return
+    rows = {"episodes": f"{len(dataset):,}", "steps": f"{steps:,}"}
+    rows |= {name: spread(array) for name, array in values.items()}
+    print_rows(rows | {name: f"{count:,} episodes" for name, count in counts.items()})
+    print_text("")
+    names = ("column", "min", "max", "mean", "std", "share")
+    print_table(names, [line for name, column in columns.items() for line in _lines(name, column, steps)])
+
+
+def _lines(name: str, column: Mapping[str, Any], steps: int) -> Iterator[list[str]]:
+    """Yield a line for each number of a column's rows; of an image one, and of long vectors the first ones.
+
+    The share is that of the steps whose number is finite and counted.
+    """
+    import numpy as np  # noqa: PLC0415 - as above
+
+    fields = [np.asarray(column[key], float) for key in ("min", "max", "mean", "std", "count")]
+    indices = [*product(*map(range, fields[0].shape))]
+    for index in indices[:_MOST_OF_A_COLUMN]:
+        *numbers, count = (float(field[index]) for field in fields)
+        title = f"{name}{list(index)}" if index else name
+        share = column.get("sampled") or f"{100 * count / max(1, steps):.4g} %"
+        yield [title, *(f"{number:.5g}" for number in numbers), share]
+    if len(indices) > _MOST_OF_A_COLUMN:
+        yield [f"{name} has {len(indices) - _MOST_OF_A_COLUMN:,} more: --json shows them", *[""] * 5]
+
+
+def list_datasets(
+    folder: Annotated[Path, folder_argument("FOLDER", "A folder, or its URI.")], *, json: JsonFlag = False
+) -> None:
+    """List all datasets in a folder and below it."""
+    from rollout_cli.report.identity import sized  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    if not folder.is_dir():
+        raise StorageError(f"there is no folder {folder}")
+    # A killed run's unfinished replacement, and what a repair moved aside, lie in folders with a dot.
+    paths = sorted(
+        path.parents[1]
+        for path in folder.glob("**/meta/info.json")
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    rows = [{"path": str(path), **_listed(path)} for path in paths]
+    if json:
+        print_json({"folder": str(folder), "datasets": rows})
+    elif rows:
+        names = ("path", "env", "policy", "episodes", "steps", "size", "date", "status")
+        cells = [row | {"size": sized(row["bytes"]) if "bytes" in row else ""} for row in rows]
+        print_table(names, [[_figure(row.get(name)) for name in names] for row in cells])
+    else:
+        print_message(f"there is no dataset in {folder}")
+
+
+def _listed(path: Path) -> dict[str, Any]:
+    """Return the facts of one dataset; what is wrong is the status of one that cannot be read."""
+    from rollout_cli.report.identity import facts_of  # noqa: PLC0415 - as above
+
+    try:
+        facts = facts_of(rollout_cli.load(path))
+    except RolloutError as error:
+        return {"status": one_line(error.message)}
+    envs, policies = (
+        dict.fromkeys(str((source.get(key) or {}).get("spec", "")) for source in facts["sources"])
+        for key in ("env_source", "policy")
+    )
+    counts = {name: facts[name] for name in ("episodes", "steps", "bytes", "status")}
+    date = str((facts.get("times") or {}).get("started") or "")[:10]
+    return {"env": ", ".join(envs), "policy": ", ".join(policies), "date": date, **counts}
+
+
+def _figure(value: Any) -> Any:
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def plot(
+    folder: Folder,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="[returns|lengths|over-time|actions|observations]",
+            help="What to plot.",
+            show_default=False,
+        ),
+    ] = "returns",
+    *,
+    output: Annotated[
+        Path | None, flag("--output", "-o", metavar="FILE", text="Write a PNG or SVG file instead.")
+    ] = None,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Plot the episodes of a dataset in the terminal, or to a picture with --output."""
+    from rollout_cli.report.charts import charts_of  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.report.figure import write_figure  # noqa: PLC0415 - as above
+    from rollout_cli.report.text import lines  # noqa: PLC0415 - as above
+
+    charts = charts_of(rollout_cli.load(folder), what)
+    document = {"path": str(folder), "plot": what, "charts": [asdict(chart) for chart in charts]}
+    if output is not None:
+        write_figure(charts, output)
+        show(
+            document | {"output": str(output)},
+            {"dataset": folder, "plot": what, "picture": output},
+            as_json=json,
+            quiet=quiet,
+            path=output,
+        )
+    elif json:
+        print_json(document)
+    else:
+        width = min(shutil.get_terminal_size().columns, 120)
+        print_text("\n".join(printable(line) for chart in charts for line in lines(chart, width)))
+
+
+def render(
+    folder: Folder,
+    *,
+    output: Annotated[
+        Path,
+        flag(
+            "--output",
+            "-o",
+            metavar="PATH",
+            text="What to write: FILE.gif, FILE.mp4, or a folder of PNG files.",
+        ),
+    ],
+    episode: Annotated[
+        int, flag("--episode", metavar="ID", text="The episode.", min=0, show_default=True)
+    ] = 0,
+    fps: Annotated[
+        float | None, flag("--fps", metavar="N", text="Frames a second.", min=0.1, max=1000)
+    ] = None,
+    again: Annotated[
+        bool, flag("--again", text="Let the environment render though images are stored.")
+    ] = False,
+    env_kwargs: EnvKwargsFlag = None,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write a film of an episode: of its images, or of its actions, which the environment takes again.
+
+    Where observations are no images, this runs the environment that the dataset names.
+    """
+    from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.run.render import render as render_episode  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
+    dataset = rollout_cli.load(folder)
+    (place,) = places_of(dataset, folder, range(episode, episode + 1))
+    with user_output_on_stderr():
+        rendered = render_episode(dataset, place, output, fps=fps, again=again, env_kwargs=kwargs)
+    other, (width, height) = rendered.difference, rendered.size
+    rows = {
+        "film": rendered.path,
+        "episode": episode,
+        "shows": rendered.origin,
+        "frames": f"{rendered.frames:,} of {width} x {height}, {rendered.fps:g} a second",
+    }
+    if rendered.origin != "stored observations":
+        rows["replayed"] = "other observations" if other else "observations and rewards as stored"
+    show({"dataset": folder, **asdict(rendered)}, rows, as_json=json, quiet=quiet, path=rendered.path)
+    if other and not json:
+        values = f"stored {other.values[0]}, now {other.values[1]}"
+        print_message(
+            printable(f"warning: the film is not of the stored episode from {other.place} on: {values}")
+        )
+
+
+def report(
+    folder: Folder,
+    *,
+    output: Annotated[Path, flag("--output", "-o", metavar="FILE.html", text="The page to write.")],
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write a page about a dataset: its episodes, its columns, and how it was made."""
+    from rollout_cli.report.identity import sized  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.report.page import write_report  # noqa: PLC0415 - as above
+
+    n_bytes = write_report(rollout_cli.load(folder), output)
+    show(
+        {"dataset": str(folder), "path": str(output), "bytes": n_bytes},
+        {"dataset": folder, "report": output, "size": sized(n_bytes)},
+        as_json=json,
+        quiet=quiet,
+        path=output,
+    )

@@ -1,0 +1,123 @@
+"""The commands that make what others can use: `rollout export`, `card` and `policy pack`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import rollout_cli
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
+from rollout_cli.cli.output import print_message, show
+from rollout_cli.cli.streams import user_output_on_stderr
+from rollout_cli.errors import ConfigError
+from rollout_cli.keywords import keyword
+from rollout_cli.remote import folder_of
+
+FORMAT_NAMES = (
+    *("d3rlpy", "d4rl", "hf", "imitation", "lerobot", "minari"),
+    *("ogbench", "rllib", "robomimic", "tianshou", "torchrl", "zarr"),
+)
+"""The formats of this package, for the help page: their own modules load numpy."""
+
+
+def export(
+    folder: Folder,
+    *,
+    to: Annotated[
+        str,
+        flag(
+            "--to",
+            metavar="FORMAT",
+            text=f"The format: {', '.join(FORMAT_NAMES)}, or one that another package adds.",
+            autocompletion=lambda: list(FORMAT_NAMES),
+        ),
+    ],
+    output: Annotated[
+        Path, flag("--output", "-o", metavar="PATH", text="The file or folder to write.", parser=folder_of)
+    ],
+    set: Annotated[  # noqa: A002 - the option's name
+        list[str] | None,
+        flag(
+            "--set",
+            metavar="KEY=VALUE",
+            text="An option of the format, the value a TOML literal or else text; may be given again. "
+            "All formats take flatten=true, which makes Dict, Tuple and Text spaces vectors.",
+        ),
+    ] = None,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write a dataset in the format of another tool."""
+    try:
+        options: dict[str, Any] = dict(keyword(text, "--set") for text in set or ())
+    except ConfigError as error:
+        raise error.with_hint("for example: {set=flatten=true}") from None
+    summary = rollout_cli.export(rollout_cli.load(folder), to, output, **options)
+    rows = {
+        "exported": summary.path,
+        "format": summary.format,
+        "episodes": f"{summary.episodes:,}",
+        "steps": f"{summary.steps:,}",
+    }
+    show(asdict(summary), rows, as_json=json, quiet=quiet, path=summary.path)
+    for loss in () if json or quiet else summary.losses:
+        print_message(f"not in {summary.format}: {loss}")
+
+
+def card(
+    folder: Folder,
+    *,
+    license: Annotated[  # noqa: A002 - the option's name
+        str | None, flag("--license", metavar="ID", text="The licence, such as mit or cc-by-4.0.")
+    ] = None,
+    plot: Annotated[bool, flag("--plot", text="Show the returns in a picture.")] = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write the card of a dataset (README.md) again, for sharing it on Hugging Face."""
+    from rollout_cli.report.card import write_card  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    path = write_card(folder, license=license, plot=plot)
+    show(
+        {"dataset": str(folder), "path": str(path)},
+        {"dataset": folder, "card": path},
+        as_json=json,
+        quiet=quiet,
+        path=path,
+    )
+
+
+def pack(
+    spec: Annotated[str, typer.Argument(metavar="MODULE:ATTR", help="A policy, a class or a factory.")],
+    output: Annotated[Path, flag("--output", "-o", metavar="FILE", text="The file to write.")],
+    *,
+    overwrite: Annotated[bool, flag("--overwrite", text="Replace the file.")] = False,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Pickle a policy by value, into a file that loads without the policy's module."""
+    from rollout_cli.policies.source import pack_policy  # noqa: PLC0415 - it loads numpy and the policy
+
+    with user_output_on_stderr():
+        packed = pack_policy(spec, output, overwrite=overwrite)
+    document = {
+        "path": packed.path,
+        "n_bytes": packed.n_bytes,
+        "sha256": packed.sha256,
+        "class": packed.class_name,
+        "reads": packed.reads,
+    }
+    reads = "unknown: calling it without arguments failed here"
+    if packed.reads is not None:
+        reads = ", ".join(packed.reads) or "no file"
+    rows = {
+        "file": packed.path,
+        "class": packed.class_name,
+        "size": f"{packed.n_bytes:,} bytes",
+        "sha256": packed.sha256,
+        "still reads": reads,
+    }
+    show(document, rows, as_json=json, quiet=quiet, path=packed.path)

@@ -1,0 +1,210 @@
+"""The commands that check a dataset, or mend it: `rollout verify`, `repair`, `replay` and `diff`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import rollout_cli
+from rollout_cli.cli.options import Folder, JsonFlag, flag, folder_argument, shown
+from rollout_cli.cli.output import counted, first_of, print_message, show
+from rollout_cli.cli.streams import user_output_on_stderr
+from rollout_cli.errors import UsageError, VerificationError
+from rollout_cli.loading import printable
+
+if TYPE_CHECKING:
+    from rollout_cli.dataset.reader import Dataset
+    from rollout_cli.run.compare import Difference
+    from rollout_cli.run.replay import Replayed
+
+EnvKwargsFlag = Annotated[
+    list[str] | None,
+    flag(
+        "--env-kwargs",
+        metavar="KEY=VALUE",
+        text="An argument of the environment that the dataset does not record, "
+        "since its name is that of a secret.",
+    ),
+]
+
+
+def verify(
+    folder: Folder,
+    *,
+    quick: Annotated[bool, shown("--quick", text="Read metadata and footers, but no step.")] = False,
+    quiet: Annotated[bool, shown("--quiet", "-q", text="Print faults only.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Check that a dataset holds all that it states: files, checksums, episodes, steps and totals."""
+    from rollout_cli.dataset.verify import verify_dataset  # noqa: PLC0415 - it loads pyarrow
+
+    report = verify_dataset(folder, quick=quick)
+    if report.faults:
+        raise VerificationError(
+            f"{report.path} does not hold what it states: {counted(len(report.faults), 'fault')}",
+            hint=f"keep the valid part with: rollout repair {shlex.quote(str(report.path))}",
+            details="\n".join(first_of(report.faults)),
+            report=report.document(),
+        )
+    facts = report.document()
+    part = "metadata and footers" if report.quick else "everything"
+    # A run that is collecting goes on, or was killed.
+    verified = f"{part} so far" if facts["status"] == "collecting" else part
+    rows = {
+        "dataset": report.path,
+        "verified": verified,
+        "status": facts["status"],
+        **{name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")},
+        "notes": f"{facts['n_notes']:,}",
+    }
+    show(facts, rows, as_json=json, quiet=quiet)
+    for line in () if json or quiet else first_of(report.notes):
+        print_message(f"note: {printable(line)}")
+
+
+def repair(
+    folder: Folder,
+    *,
+    dry_run: Annotated[bool, shown("--dry-run", text="Report what would be done, and do nothing.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Keep the valid part of a dataset, and move the rest aside; nothing is deleted."""
+    from rollout_cli.dataset.repair import repair_dataset  # noqa: PLC0415 - it loads pyarrow
+
+    report = repair_dataset(folder, dry_run=dry_run)
+    rows = {
+        "dataset": report.path,
+        "repair": "nothing to do" if not report.changed else "not done (--dry-run)" if dry_run else "done",
+        "status": report.status,
+        "episodes": f"{report.episodes:,} stay, {report.dropped_episodes:,} do not",
+        "steps": f"{report.steps:,}",
+    }
+    if report.aside is not None:
+        rows["moved"] = f"{counted(len(report.moved), 'file')} to {report.aside}"
+    show(report.document() | {"dry_run": dry_run}, rows, as_json=json)
+
+
+def replay(
+    folder: Folder,
+    *,
+    episode: Annotated[int | None, flag("--episode", metavar="ID", text="Replay this one.", min=0)] = None,
+    episodes: Annotated[str | None, flag("--episodes", metavar="A:B", text="Replay ids A to B-1.")] = None,
+    all_: Annotated[bool, flag("--all", text="Replay all of them.")] = False,
+    policy: Annotated[
+        str | None, flag("--policy", "-p", metavar="SPEC", text="Where the policy that was used is now.")
+    ] = None,
+    policy_kwargs: Annotated[
+        list[str] | None,
+        flag("--policy-kwargs", metavar="KEY=VALUE", text="Where a file that it was given is now."),
+    ] = None,
+    env_kwargs: EnvKwargsFlag = None,
+    quiet: Annotated[bool, shown("--quiet", "-q", text="Print differences only.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
+
+    This loads and runs the policy and the environment that the dataset names.
+    """
+    from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    wanted = _wanted(episode, episodes, all_=all_)
+    texts = {"env_kwargs": env_kwargs or [], "policy_kwargs": policy_kwargs or []}
+    kwargs = {name: OPTIONS[name].read(text, OPTIONS[name].flag, text=True) for name, text in texts.items()}
+    dataset = rollout_cli.load(folder)
+    places = places_of(dataset, folder, wanted)
+    with user_output_on_stderr():
+        replayed, notices = run_again(dataset, places, policy=policy, **kwargs)
+    for notice in () if quiet else notices:
+        print_message(f"notice: {printable(notice)}")
+    different = [(rerun, rerun.difference) for rerun in replayed if rerun.difference]
+    document = {
+        "path": str(folder),
+        "replayed": len(replayed),
+        "identical": len(replayed) - len(different),
+        "different": [{**rerun.facts, "difference": asdict(difference)} for rerun, difference in different],
+        "notices": notices,
+    }
+    if different:
+        raise _not_as_stored(folder, different, document)
+    rows = {"episode": _title(replayed[0])} if len(replayed) == 1 else {"episodes": f"{len(replayed):,}"}
+    show(document, {"dataset": folder, **rows, "replayed": "identical"}, as_json=json, quiet=quiet)
+
+
+def _wanted(episode: int | None, episodes: str | None, *, all_: bool) -> range | None:
+    """Return the ids that the options name; None for all of them."""
+    from rollout_cli.config import OPTIONS  # noqa: PLC0415 - as above
+
+    if (n_given := (episode is not None) + (episodes is not None) + all_) != 1:
+        raise UsageError(
+            "these options exclude each other" if n_given else "say which episodes to replay",
+            hint="give one of: --episode ID, {episodes=A:B}, --all",
+        )
+    if episodes is not None:
+        return range(*OPTIONS["episodes"].read(episodes, "--episodes", text=True))
+    return None if episode is None else range(episode, episode + 1)
+
+
+def places_of(dataset: Dataset, folder: Path, wanted: range | None) -> list[int]:
+    """Return the places of the episodes with these ids, or of all; UsageError where there is none."""
+    ids = dataset.episodes["episode_id"].to_pylist()
+    places = [place for place, episode_id in enumerate(ids) if wanted is None or episode_id in wanted]
+    if not places:
+        hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
+        raise UsageError(f"{folder} has no such episode", hint=hint)
+    return places
+
+
+def _not_as_stored(
+    folder: Path, different: Sequence[tuple[Replayed, Difference]], document: Mapping[str, Any]
+) -> VerificationError:
+    """Return the error that names the first difference, and lists all of them."""
+    from rollout_cli.run.compare import advice  # noqa: PLC0415 - as above
+
+    first, difference = different[0]
+    which = f"episode {first.facts['episode_id']} of {folder}"
+    if document["replayed"] > 1:
+        which = f"{len(different):,} of {document['replayed']:,} episodes differ; the first, {which},"
+    lines = [
+        f"episode {_title(rerun)}: {other.place}: stored {other.values[0]}, replayed {other.values[1]}"
+        for rerun, other in different
+    ]
+    was, now = difference.values
+    return VerificationError(
+        f"{which} is not as stored: {difference.place} was {was}, is {now}",
+        hint="; ".join(document["notices"])
+        or f"the episode depends on more than its seeds: {advice(difference)}",
+        details="\n".join(first_of(lines)),
+        report=document,
+    )
+
+
+def _title(rerun: Replayed) -> str:
+    number, seed, steps = (rerun.facts[name] for name in ("episode_number", "seed", "steps"))
+    return f"{rerun.facts['episode_id']} (number {number}, seed {seed}, {counted(steps, 'step')})"
+
+
+def diff(
+    folder: Folder,
+    other: Annotated[Path, folder_argument("OTHER", "Another one's.")],
+    *,
+    quiet: Annotated[bool, shown("--quiet", "-q", text="Print a difference only.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Compare the episodes of two datasets bit by bit; end with code 6 at the first difference."""
+    from rollout_cli.run.compare import diff as compare  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    first = rollout_cli.load(folder)
+    first_place = compare(first, rollout_cli.load(other))
+    paths = {"path": str(folder), "other": str(other), "identical": first_place is None}
+    if first_place is not None:
+        ours, theirs = first_place.difference.values
+        raise VerificationError(
+            f"{folder} and {other} differ first in {first_place.place}: {ours} and {theirs}",
+            report={**paths, "episode": first_place.episode, "difference": asdict(first_place.difference)},
+        )
+    rows = {"dataset": folder, "other": other, "episodes": f"{len(first):,}", "compared": "identical"}
+    show({**paths, "episodes": len(first)}, rows, as_json=json, quiet=quiet)
