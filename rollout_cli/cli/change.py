@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,12 +78,14 @@ def split(
 ) -> None:
     """Write each episode of a dataset to one of several new ones, drawn by a seed."""
     pairs = [part.partition("=") for part in parts.split(",")]
-    try:
+    shares: dict[str, float] = {}
+    with suppress(ValueError):
         shares = {name.strip(): float(share) for name, _, share in pairs}
-    except ValueError as error:
+    if len(shares) < len(pairs):
         raise UsageError(
-            f"--parts must be names and shares, got {parts!r}", hint="for example: train=0.9,test=0.1"
-        ) from error
+            f"--parts must be different names and their shares, got {parts!r}",
+            hint="for example: train=0.9,test=0.1",
+        )
     with showing_progress(quiet=quiet or json) as progress:
         edited = rollout_cli.split_dataset(
             rollout_cli.load(folder),

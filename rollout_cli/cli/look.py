@@ -266,7 +266,7 @@ def render(
         "frames": f"{rendered.frames:,} of {width} x {height}, {rendered.fps:g} a second",
     }
     if rendered.origin != "stored observations":
-        rows["replayed"] = "other observations" if other else "observations and rewards as stored"
+        rows["replayed"] = f"not as stored from {other.place} on" if other else "as stored"
     show({"dataset": folder, **asdict(rendered)}, rows, as_json=json, quiet=quiet, path=rendered.path)
     if other and not json:
         values = f"stored {other.values[0]}, now {other.values[1]}"

@@ -90,7 +90,8 @@ def split_dataset(
         text = ",".join(f"{name}={share}" for name, share in parts.items())
         raise UsageError(
             f"a dataset cannot be split into {text!r}",
-            hint="give names of folders, and shares that sum to 1, such as train=0.9,test=0.1",
+            hint="give shares that sum to 1, and names of letters, digits, `_`, `.` and `-`, such as "
+            "train=0.9,test=0.1",
         )
     rows, runs = dataset.rows, [source["run"] for source in dataset.info["sources"]]
     names = zip(rows.column("source").tolist(), rows.column("episode_number").tolist(), strict=True)
@@ -213,6 +214,11 @@ def relabel_dataset(
             )
         source = Source.find(reward, UserCodeError)
         name, function, sha256 = reward, source.load(UserCodeError), source.sha256
+        if not callable(function):
+            raise UserCodeError(
+                f"{reward} is {type(function).__name__}, and no function",
+                hint="name a function that takes an episode and returns its rewards",
+            )
     else:
         name, function, sha256 = f"{reward.__module__}:{name_of(reward)}", reward, None
 

@@ -27,6 +27,8 @@ MEMORY_HINT = (
     "or free memory"
 )
 
+DAMAGED_HINT = "`rollout verify` says what is damaged, and `rollout repair` keeps the rest"
+
 CACHE_BYTES = 96 << 20
 """Row groups kept in memory for the next reads: random access need not decode one for each episode."""
 
@@ -130,7 +132,7 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         # Parquet's reader gives no error number; an impossible offset in a damaged file gives EINVAL.
         if error.errno in (None, errno.EINVAL):
-            raise DatasetFormatError(f"{path} is damaged: {error}") from error
+            raise DatasetFormatError(f"{path} is damaged: {error}", hint=DAMAGED_HINT) from error
         raise StorageError(
             f"cannot read {path}: {error.strerror or error}", hint="check its permissions"
         ) from error

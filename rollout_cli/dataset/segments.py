@@ -26,7 +26,7 @@ from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.tables import NumberedChunk, episode_table, step_table
-from rollout_cli.episodes.chunk import AnyChunk, concatenate
+from rollout_cli.episodes.chunk import AnyChunk, concatenate, sum_of
 from rollout_cli.errors import StorageError, UsageError
 
 MOST_SEGMENT_BYTES = 1 << 30
@@ -180,7 +180,7 @@ def _record(job: SegmentJob, episodes: pa.Table, order: str, **facts: Any) -> Se
         episodes=episodes.num_rows,
         steps=int(lengths.sum()),
         last_length=int(lengths[-1]),
-        return_sum=float(returns.sum()),
+        return_sum=sum_of(returns),
         nominal=job.nominal,
         **facts,
     )

@@ -36,7 +36,7 @@ from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.episodes.batch import derive_step_types, following
-from rollout_cli.episodes.chunk import episode_returns
+from rollout_cli.episodes.chunk import episode_returns, sum_of
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
 
@@ -202,7 +202,7 @@ def _check_segment(
         "episodes": len(ids),
         "steps": n_steps,
         "last_length": int(lengths[-1]),
-        "return_sum": float(facts["return"].sum()),
+        "return_sum": sum_of(facts["return"]),
     }
     order = facts[order_column(report.info)]
     origin = file_origin(fingerprint_of(report.info), segment.partition, int(order[0]))

@@ -241,14 +241,16 @@ class DatasetWriter:
 
     def _what_is_left(self) -> str:
         """Return in words what `--resume` would find in the folder after an error."""
-        path, keeps = self._folder.path, bool(self._folder.keep_until)
-        goes_on = "" if self._settings.derived else "; {resume=True} continues from there"
+        path, is_derived = self._folder.path, bool(self._settings.derived)
+        keeps = bool(self._folder.keep_until) and not is_derived
+        goes_on = "" if is_derived else "; {resume=True} continues from there"
         try:
             info = read_info(path)
             committed = read_committed(path, info)
             is_other = info["times"]["started"] != self._info["times"]["started"] and not keeps
             if is_other or not committed.episodes:
-                return "nothing was committed"
+                old = f", and the dataset in {path} is as it was" if is_other else ""
+                return f"nothing was committed{old}"
         except DatasetFormatError as error:
             if not keeps and not (self._published and self._published.segments):
                 return "nothing was committed"

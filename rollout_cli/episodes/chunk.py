@@ -41,6 +41,12 @@ class Part:
         return self.index == self.count - 1
 
 
+def sum_of(rewards: Array) -> float:
+    """Return the sum of rewards, or of returns; that of inf and -inf is nan."""
+    with np.errstate(invalid="ignore"):
+        return float(rewards.sum())
+
+
 class _Episodes:
     """What chunks and references to them have in common."""
 
@@ -94,7 +100,7 @@ class Chunk(_Episodes):
     @property
     def return_sum(self) -> float:
         """The sum of its rewards."""
-        return float(self.rewards.sum())
+        return sum_of(self.rewards)
 
     @property
     def n_bytes(self) -> int:

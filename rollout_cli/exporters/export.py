@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
+from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.store import staged
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters import (
@@ -105,6 +106,8 @@ def export(
             f"{format} is a file: {path} does not end in {' or '.join(chosen.suffixes)}",
             hint=f"name it so: {{output={json.dumps(str(path) + chosen.suffixes[0])}}}",
         )
+    if isinstance(dataset, Dataset) and dataset.path.resolve() in path.resolve().parents:
+        raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
     source = FlatSource(dataset) if flatten else dataset
     chosen.check(source.env_spec)
     losses = tuple(chosen.losses(source))

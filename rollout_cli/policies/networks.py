@@ -42,11 +42,11 @@ class NetworkPolicy(SeededPolicy):
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         batch = self._observations.stack([observation])
-        actions, infos = self._act(batch, self._single)
+        actions, infos = self._act(batch, self.streams.single)
         return self._actions.split(actions)[0], {name: values[0] for name, values in infos.items()}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        return self._act(observations, self._sized(count_rows(observations)))
+        return self._act(observations, self.streams.sized(count_rows(observations)))
 
     @abstractmethod
     def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:

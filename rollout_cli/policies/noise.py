@@ -92,24 +92,42 @@ class RowNoise(RowStreams):
             self._ahead[rows, self._step :] = numbers.reshape(-1, remaining, self.width)
 
 
-class SeededPolicy(AdaptedPolicy):
-    """Draws from streams that `new_stream(n)` makes: n rows for `get_actions`, one row for `get_action`."""
+class PolicyStreams:
+    """The streams of a policy, which `new_stream(n)` makes: n rows for `get_actions`, one for `get_action`.
 
-    def __init__(self, wrapped: Any, new_stream: Callable[[int], Any]) -> None:
-        super().__init__(wrapped)
+    Attributes:
+        single: The stream of `get_action`.
+    """
+
+    def __init__(self, new_stream: Callable[[int], Any]) -> None:
         self._new_stream = new_stream
-        self._single, self._batch = new_stream(1), new_stream(0)
+        self.single, self._batch = new_stream(1), new_stream(0)
 
     def seed(self, seed: int) -> None:
-        self._single.seed(slice(None), seed)
+        self.single.seed(slice(None), seed)
 
     def seed_rows(self, mask: Array, seeds: Array) -> None:
-        self._sized(len(mask)).seed(np.flatnonzero(mask), np.asarray(seeds, np.uint64)[mask])
+        self.sized(len(mask)).seed(np.flatnonzero(mask), np.asarray(seeds, np.uint64)[mask])
 
-    def _sized(self, n_rows: int) -> Any:
+    def sized(self, n_rows: int) -> Any:
+        """Return the stream of n rows, which is a new one where there were others before."""
         if len(self._batch) != n_rows:
             self._batch = self._new_stream(n_rows)
         return self._batch
+
+
+class SeededPolicy(AdaptedPolicy):
+    """A policy that draws from such streams alone."""
+
+    def __init__(self, wrapped: Any, new_stream: Callable[[int], Any]) -> None:
+        super().__init__(wrapped)
+        self.streams = PolicyStreams(new_stream)
+
+    def seed(self, seed: int) -> None:
+        self.streams.seed(seed)
+
+    def seed_rows(self, mask: Array, seeds: Array) -> None:
+        self.streams.seed_rows(mask, seeds)
 
 
 def uniform(words: Words) -> Floats:

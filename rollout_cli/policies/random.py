@@ -41,11 +41,11 @@ class RandomPolicy(SeededPolicy):
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
         if not self._ahead:
-            self._ahead = self._single.block()[::-1]
+            self._ahead = self.streams.single.block()[::-1]
         return self._ahead.pop(), {}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        return self._sized(count_rows(observations)).draw(), {}
+        return self.streams.sized(count_rows(observations)).draw(), {}
 
     def seed(self, seed: int) -> None:
         self._ahead = []

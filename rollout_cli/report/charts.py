@@ -9,8 +9,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,12 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.layout import stats_path
-from rollout_cli.dataset.parquet import reading
+from rollout_cli.dataset.parquet import DAMAGED_HINT, reading
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import stats_document, table_stats
 from rollout_cli.episodes.plain import from_plain
-from rollout_cli.errors import UsageError
+from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.report.identity import spread
 
 PLOTS = ("returns", "lengths", "over-time", "actions", "observations")
@@ -34,6 +36,7 @@ _BARS, _GROUPS, _MOST_PROFILES = 16, 16, 64
 _MOST_STEPS, _MOST_BYTES, _MOST_VALUES = 200_000, 64 << 20, 1 << 20
 """How much of a dataset, and of a column, is looked at."""
 _BINS = 24
+_LEAST_SHARE = 0.0005  # Smaller ones would read as 0.0 %.
 _STATS = {"low": "min", "high": "max", "mean": "mean", "std": "std"}
 
 
@@ -73,7 +76,11 @@ class Dimension:
     def remarks(self) -> list[str]:
         """What is unusual about it, in words."""
         shares = {"at a bound": self.at_bound, "not finite": self.not_finite, "missing": self.missing}
-        words = [f"{share:.1%} {what}" for what, share in shares.items() if share]
+        words = [
+            f"{f'{share:.1%}' if share >= _LEAST_SHARE else 'some'} {what}"
+            for what, share in shares.items()
+            if share
+        ]
         return [*["constant"] * (self.low == self.high), *words]
 
 
@@ -92,8 +99,17 @@ def stats_of(dataset: Dataset) -> dict[str, Any]:
     path = stats_path(dataset.path)
     with reading(path):
         if dataset.info["status"] != "collecting" and path.is_file():
-            return dict(from_plain(json.loads(path.read_bytes())))
+            return _stats_in(path)
     return stats_document(table_stats(some_steps(dataset)), DatasetSchema.from_info(dataset.info))
+
+
+def _stats_in(path: Path) -> dict[str, Any]:
+    document: Any = None
+    with suppress(ValueError):
+        document = from_plain(json.loads(path.read_bytes()))
+    if not isinstance(document, dict) or not all(isinstance(row, dict) for row in document.values()):
+        raise DatasetFormatError(f"{path} has no statistics by column", hint=DAMAGED_HINT)
+    return document
 
 
 def dimensions(dataset: Dataset, table: pa.Table, *prefixes: str) -> Iterator[Dimension]:
@@ -263,6 +279,8 @@ def _ranges(dataset: Dataset, title: str, groups: Mapping[str, Array], *, ordere
         name: np.percentile(values, [10, 50, 90]) for name, values in finite.items() if len(values)
     }
     note = f"by {'episode' if ordered else 'worker'}: median, and from the 10th to the 90th percentile"
+    n_left_out = len(groups) - len(percentiles)
+    note += f"; {n_left_out:,} without a finite return" if n_left_out else ""
     return Ranges(title, note, [*percentiles], np.array([*percentiles.values()]).reshape(-1, 3), ordered)
 
 

@@ -43,7 +43,10 @@ def identity(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
         rows["more sources"] = f"{len(sources) - _MOST_SOURCES:,}"
     if facts["derived"]:
         rows["made by"] = ", then ".join(str(step.get("operation")) for step in facts["derived"])
-    rows["collected"] = f"{_minute(times.get('started'))} to {_minute(times.get('ended')) or 'now'}"
+    ended = (
+        f"to {_minute(times['ended'])}" if times.get("ended") else "on, by a run that goes on or was killed"
+    )
+    rows["collected"] = f"{_minute(times.get('started'))} {ended}"
     rows |= {"episodes": f"{facts['episodes']:,}", "steps": f"{facts['steps']:,}"}
     if len(dataset):
         rows |= {name: spread(dataset.rows.column(name)) for name in ("return", "length")}

@@ -194,8 +194,7 @@ def _lines(episode: Dataset) -> str:
         names = (
             f"{column.name}[{at}]" if column.leaf.shape else column.name for at in range(values.shape[1])
         )
-        for name, numbers in islice(zip(names, values.T, strict=True), most):
-            series[name] = np.nan_to_num(numbers)
+        series.update(islice(zip(names, values.T, strict=True), most))
     return svg.lines(steps, dict(islice(series.items(), 2 * _SERIES)))
 
 

@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.episode_table import runs
 from rollout_cli.report.charts import Bars, Dimension, Ranges
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 200, 56, 24, 10
 _WIDEST_BAR = 90
+_CHARACTER = 8.5  # The widest that a digit gets: on a telephone, texts are larger.
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 24
 
 
@@ -31,12 +35,22 @@ def _chart(title: str, parts: Sequence[str]) -> str:
     return tag("svg", body, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", class_="chart")
 
 
-def _x_labels(labels: Sequence[str], places: Sequence[float]) -> list[str]:
-    """Return the labels below the axis: all where there is room, else the first, middle and last ones."""
-    wide = max(map(len, labels), default=0) * 7 * len(labels) > _WIDTH - _LEFT
-    shown = {0, len(labels) // 2, len(labels) - 1} if wide else range(len(labels))
-    ends = {0: "start", len(labels) - 1: "end"} if wide else {}
-    return [_text(places[at], _HEIGHT - 6, labels[at], ends.get(at, "middle")) for at in sorted(shown)]
+def _left_of(*labels: str) -> float:
+    """Return where the vertical axis stands, so that these labels have room beside it."""
+    return max(_LEFT, 8 + _CHARACTER * max(map(len, labels)))
+
+
+def _x_labels(labels: Sequence[str], places: Sequence[float], left: float) -> list[str]:
+    """Return the labels below the axis: all where there is room, else three of them, or the two at the ends."""
+    widest, last = _CHARACTER * (1 + max(map(len, labels), default=0)), len(labels) - 1
+    if widest * len(labels) <= _WIDTH - left:
+        return [_text(x, _HEIGHT - 6, label) for x, label in zip(places, labels, strict=True)]
+    middle = [last // 2] if widest * 3 <= _WIDTH - left else []
+    return [
+        _text(left, _HEIGHT - 6, labels[0], "start"),
+        *(_text(places[at], _HEIGHT - 6, labels[at]) for at in middle),
+        _text(_WIDTH, _HEIGHT - 6, labels[last], "end"),
+    ]
 
 
 def bars(chart: Bars) -> str:
@@ -44,15 +58,16 @@ def bars(chart: Bars) -> str:
     if not chart.counts:
         return tag("p", escape(chart.note))
     most, room = max(*chart.counts, 1), _HEIGHT - _BOTTOM - _TOP
-    width = min((_WIDTH - _LEFT) / len(chart.counts), _WIDEST_BAR)
-    parts = [_text(_LEFT - 6, _TOP + 8, f"{most:,}", "end"), _text(_LEFT - 6, _HEIGHT - _BOTTOM, "0", "end")]
+    left = _left_of(f"{most:,}")
+    width = min((_WIDTH - left) / len(chart.counts), _WIDEST_BAR)
+    parts = [_text(left - 6, _TOP + 8, f"{most:,}", "end"), _text(left - 6, _HEIGHT - _BOTTOM, "0", "end")]
     for at, (label, count) in enumerate(zip(chart.labels, chart.counts, strict=True)):
         height = room * count / most
-        shape = {"x": f"{_LEFT + at * width:.1f}", "y": f"{_TOP + room - height:.1f}"}
+        shape = {"x": f"{left + at * width:.1f}", "y": f"{_TOP + room - height:.1f}"}
         size = {"width": f"{max(1.0, width - 1.5):.1f}", "height": f"{height:.1f}"}
         parts.append(tag("rect", tag("title", escape(f"{label}: {count:,}")), **shape, **size))
-    places = [_LEFT + (at + 0.5) * width for at in range(len(chart.labels))]
-    return _chart(chart.title, [*parts, *_x_labels(chart.labels, places)])
+    places = [left + (at + 0.5) * width for at in range(len(chart.labels))]
+    return _chart(chart.title, [*parts, *_x_labels(chart.labels, places, left)])
 
 
 def ranges(chart: Ranges) -> str:
@@ -60,13 +75,14 @@ def ranges(chart: Ranges) -> str:
     if not chart.labels:
         return tag("p", "no finite value")
     low, high = float(chart.percentiles.min()), float(chart.percentiles.max())
-    room, count = _HEIGHT - _BOTTOM - _TOP - 8, len(chart.labels)
-    places = [_LEFT + 8 + (_WIDTH - _LEFT - 16) * (at + 0.5) / count for at in range(count)]
+    room, count, extremes = _HEIGHT - _BOTTOM - _TOP - 8, len(chart.labels), (f"{high:.5g}", f"{low:.5g}")
+    left = _left_of(*extremes)
+    places = [left + 8 + (_WIDTH - left - 16) * (at + 0.5) / count for at in range(count)]
     heights = _TOP + 4 + room * (1 - (chart.percentiles - low) / ((high - low) or 1))
     down, middle, up = (_points(places, heights[:, at]) for at in range(3))
     parts = [
-        _text(_LEFT - 6, _TOP + 8, f"{high:.5g}", "end"),
-        _text(_LEFT - 6, _HEIGHT - _BOTTOM, f"{low:.5g}", "end"),
+        _text(left - 6, _TOP + 8, extremes[0], "end"),
+        _text(left - 6, _HEIGHT - _BOTTOM, extremes[1], "end"),
     ]
     if chart.ordered:
         parts.append(tag("polygon", points=" ".join([*down, *reversed(up)]), class_="band"))
@@ -79,7 +95,7 @@ def ranges(chart: Ranges) -> str:
     for point, label, value in zip(middle, chart.labels, chart.percentiles[:, 1].tolist(), strict=True):
         x, y = point.split(",")
         parts.append(tag("circle", tag("title", escape(f"{label}: median {value:.6g}")), cx=x, cy=y, r=3))
-    return _chart(chart.title, [*parts, *_x_labels(chart.labels, places)])
+    return _chart(chart.title, [*parts, *_x_labels(chart.labels, places, left)])
 
 
 def _points(places: Sequence[float], heights: Array) -> list[str]:
@@ -101,16 +117,33 @@ def spark(row: Dimension) -> str:
 
 
 def lines(steps: Array, series: Mapping[str, Array]) -> str:
-    """Return numbers over the steps of an episode, one line below the other."""
-    out, last = [], max(1, int(steps[-1]))
+    """Return numbers over the steps of an episode, one line below the other; it breaks where they are not finite."""
+    out, places = [], steps / max(1, int(steps[-1])) * (_WIDTH - 6) + 3
     for name, values in series.items():
-        low, high = float(values.min()), float(values.max())
-        places = (steps / last * (_WIDTH - 2) + 1).tolist()
-        points = _points(places, 34 - 28 * (values - low) / ((high - low) or 1))
-        line = tag("polyline", points=" ".join(points), class_="line")
-        picture = tag("svg", line, viewBox=f"0 0 {_WIDTH} 40", class_="trace", preserveAspectRatio="none")
-        extent = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+        is_finite = np.isfinite(values)
+        parts, extent = [], "not finite"
+        if is_finite.any():
+            low, high = float(values[is_finite].min()), float(values[is_finite].max())
+            extent = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+            extent += "" if is_finite.all() else f", {(~is_finite).sum():,} not finite"
+            # Halves, since the difference may be more than a float can say.
+            heights = 34 - 28 * (values / 2 - low / 2) / ((high / 2 - low / 2) or 1)
+            for start, stop in runs(np.diff(is_finite)):
+                if is_finite[start]:
+                    points = _points(places[start:stop].tolist(), heights[start:stop])
+                    # A single number is a dash.
+                    points = (
+                        points if stop - start > 1 else _dash(float(places[start]), float(heights[start]))
+                    )
+                    parts.append(tag("polyline", points=" ".join(points), class_="line"))
+        picture = tag(
+            "svg", "".join(parts), viewBox=f"0 0 {_WIDTH} 40", class_="trace", preserveAspectRatio="none"
+        )
         out.append(
             tag("div", tag("span", escape(name)) + picture + tag("span", escape(extent)), class_="series")
         )
     return "".join(out)
+
+
+def _dash(x: float, y: float) -> list[str]:
+    return [f"{x - 2:.1f},{y:.1f}", f"{x + 2:.1f},{y:.1f}"]

@@ -220,7 +220,7 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
         run.progress.warn(line)
     if config.require_reproducible:
         reproduce.require(reproduce.known_beforehand(sampler.report))
-    unknown = reproduce.Verdict("unknown", "the run has not ended yet")
+    unknown = reproduce.Verdict("unknown", "the run had not ended when this was written")
     folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=state.keep_until, lock=lock)
     source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(unknown)}
     settings = DatasetSettings(

@@ -122,6 +122,11 @@ def run_record(sources: Mapping[str, Any], report: WorkerReport, surrounding: Su
     }
 
 
+def is_relabelled(info: Mapping[str, Any]) -> bool:
+    """Return whether the rewards of a dataset are others than those of its runs."""
+    return any("reward" in step["options"] for step in info["derived"])
+
+
 def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return which sources have other hashes in two records, as `the source of the policy has changed`."""
     names = {"policy": "policy", "env": "environment", "worker": "worker class"}

@@ -31,7 +31,7 @@ from rollout_cli.workers.values import EpisodeRules
 
 STORED, AGAIN = "stored observations", "recorded actions, run again"
 _FPS = 30.0
-_COMPARED = ("observation", "last_observation", "reward", "length")
+_COMPARED = ("observation", "last_observation", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,15 @@ def _rendering_env(
     # One that was given as it is takes no arguments, and renders as it was made.
     if not isinstance(source.resolve(), gymnasium.Env):
         source.kwargs["render_mode"] = "rgb_array"
-    env = source.build()
+    try:
+        env = source.build()
+    except EnvLoadError as error:
+        if "'render_mode'" not in error.message:
+            raise
+        raise EnvLoadError(
+            f"the environment cannot be rendered: {error.message}",
+            hint='let it take render_mode="rgb_array", and return a picture from render()',
+        ) from error
     if SpaceSchema.of(env_spec_of(env)).describe() != dataset.info["spaces"]:
         close_env(env)
         raise EnvLoadError(
@@ -162,8 +170,9 @@ def _act_again(
             add(_rendered(env))
         add(_rendered(env))
         chunk = concatenate(worker.take(everything=True))
+    compared = _COMPARED if provenance.is_relabelled(dataset.info) else (*_COMPARED, "reward")
     return first_difference(
-        episode.batch, stored_form(chunk, dataset.env_spec, dataset.info["features"]), only=_COMPARED
+        episode.batch, stored_form(chunk, dataset.env_spec, dataset.info["features"]), only=compared
     )
 
 

@@ -81,8 +81,7 @@ def _replay_source(
     dataset: Dataset, source: Mapping[str, Any], places: Iterable[int], values: Values
 ) -> tuple[list[Replayed], list[str]]:
     """Replay episodes of the run that `source` records, with the options that it had."""
-    edits = [step["options"] for step in dataset.info["derived"]]
-    dropped = [key for options in edits for key in options.get("drop_info", ())]
+    dropped = [key for step in dataset.info["derived"] for key in step["options"].get("drop_info", ())]
     config = CollectConfig(**{**values, **_HERE, "drop_info": (*values.get("drop_info", ()), *dropped)})
     provenance.check_nothing_cut(config)
     sha256 = source["policy"]["sha256"] if source["policy"]["path"] else None
@@ -90,7 +89,7 @@ def _replay_source(
     envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
     provenance.check_env_file(source, envs)
-    is_relabelled = any("reward" in options for options in edits)
+    is_relabelled = provenance.is_relabelled(dataset.info)
     with sampler_of(config, policies, envs) as sampler:
         changed, versions = _start(sampler, dataset, source, sources)
         replayed = [
@@ -119,6 +118,9 @@ def _start(
     # A source may have changed in a comment only, so this is no error.
     files, _ = pins.changes(source["files"], record["files"], is_whole=False)
     changed = _since([*files, *provenance.changed_sources(source, record)])
+    was, now = source["policy"], record["policy"]
+    if was["spec"] != now["spec"] and not (was["path"] and now["path"]):  # A file may lie elsewhere.
+        changed.append(f"the policy is {now['spec']}, and that of the dataset is {was['spec']}")
     versions = [
         f"since the dataset was made, {version}" for version in provenance.changed_versions(source, record)
     ]

@@ -10,6 +10,7 @@ import base64
 import inspect
 import io
 import json
+import math
 import re
 import zipfile
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from rollout_cli.errors import PolicyLoadError, RolloutError
 from rollout_cli.loading import first_line, needing
 from rollout_cli.policies.adapt import PredictPolicy
 from rollout_cli.policies.explore import EpsilonPolicy
+from rollout_cli.policies.noise import PolicyStreams, RowNoise, gumbel, normal
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.unpickle import restricted_loads
@@ -84,7 +86,9 @@ class Sb3Policy(PredictPolicy):
     """A policy of Stable-Baselines3, which may see observations normalised by saved statistics.
 
     Of an actor-critic policy without a state, the infos are `value`, of the observation, and `log_prob`, of
-    the action before it is clipped to the bounds of a Box.
+    the action before it is clipped to the bounds of a Box. Its categorical and Gaussian actions follow from
+    each row's own seed. What others draw, from torch's global generator, belongs to an episode where one row
+    acts at a time.
 
     Args:
         policy: The policy.
@@ -94,13 +98,25 @@ class Sb3Policy(PredictPolicy):
     """
 
     def __init__(self, policy: Any, env_spec: EnvSpec, *, deterministic: bool, statistics: Any) -> None:
-        from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: PLC0415 - it loads torch
+        from stable_baselines3.common.distributions import DiagGaussianDistribution  # noqa: PLC0415 - it loads torch
+        from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: PLC0415 - as above
 
         super().__init__(policy, env_spec, deterministic=deterministic)
         self._statistics = statistics
         # One with a state has a pass of its own.
-        is_recurrent = hasattr(policy, "lstm_actor")
-        self._has_critic = isinstance(policy, ActorCriticPolicy) and not is_recurrent
+        is_actor_critic = isinstance(policy, ActorCriticPolicy)
+        self._has_critic = is_actor_critic and not hasattr(policy, "lstm_actor")
+        self._draws: PolicyStreams | None = None
+        if deterministic:
+            return
+        is_gaussian = is_actor_critic and type(policy.action_dist) is DiagGaussianDistribution
+        if self._has_critic and (self._is_discrete or is_gaussian):
+            space: Any = env_spec.action_space
+            width, make = (int(space.n), gumbel) if self._is_discrete else (math.prod(space.shape), normal)
+            self._draws = PolicyStreams(lambda n_rows: RowNoise(n_rows, width, make))
+            self.seed, self.seed_rows = self._draws.seed, self._draws.seed_rows
+        elif is_actor_critic or hasattr(getattr(policy, "actor", None), "action_dist"):
+            self.row_by_row = True
 
     def _act(self, observation: Any, n_rows: int) -> tuple[Any, dict[str, Any]]:
         if self._statistics is not None:
@@ -112,13 +128,26 @@ class Sb3Policy(PredictPolicy):
         policy, masks = self.wrapped, {"action_masks": self.masks} if self.takes_masks else {}
         tensors, is_batch = policy.obs_to_tensor(observation)
         with torch.no_grad():
-            actions, values, log_probs = policy(tensors, deterministic=self._deterministic, **masks)
+            if self._draws is None:
+                actions, values, log_probs = policy(tensors, deterministic=self._deterministic, **masks)
+            else:
+                distribution = policy.get_distribution(tensors, **masks)
+                numbers = self._draws.sized(n_rows) if is_batch else self._draws.single
+                actions = self._drawn(distribution.distribution, torch.from_numpy(numbers.next()))
+                values, log_probs = policy.predict_values(tensors), distribution.log_prob(actions)
         actions = actions.cpu().numpy()
         if isinstance(policy.action_space, spaces.Box):
             low, high = policy.action_space.low, policy.action_space.high
             actions = policy.unscale_action(actions) if policy.squash_output else np.clip(actions, low, high)
         infos = {"value": values.cpu().numpy()[:, 0], "log_prob": log_probs.cpu().numpy()}
         return actions if is_batch else actions[0], infos
+
+    def _drawn(self, distribution: Any, numbers: Any) -> Any:
+        """Return the actions of n rows, a tensor, from a distribution of torch's and the rows' own numbers."""
+        if self._is_discrete:
+            # The likeliest after adding Gumbel noise is a draw from the softmax.
+            return (distribution.logits + numbers.to(distribution.logits)).argmax(dim=1)
+        return distribution.mean + distribution.stddev * numbers.to(distribution.mean)
 
 
 def normalized(statistics: Any, observation: Any) -> Any:
