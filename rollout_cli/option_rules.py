@@ -104,7 +104,7 @@ _CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = 
 
 
 def check_together(config: CollectConfig, ends: Sequence[Option]) -> None:
-    """Raise `ConfigError` if the command is given none of its `ends`, or two options contradict each other."""
+    """Raise `ConfigError` where none of the command's `ends` is given, or options contradict each other."""
     set_flags = [option.flag for option in ends if getattr(config, option.name) is not None]
     flags = [option.flag for option in ends if config.command in option.commands]
     if not set_flags or not set(set_flags) <= set(flags):

@@ -40,7 +40,8 @@ _CONNECTORS = Allowed(
     ("ray.rllib.connectors.",),
     "EnvToModulePipeline|AddObservationsFromEpisodesToBatch|AddStatesFromEpisodesToBatch|"
     "BatchIndividualItems|AddTimeDimToBatchAndZeroPad|NumpyToTensor|ModuleToEnvPipeline|GetActions|"
-    f"TensorToNumpy|UnBatchToIndividualItems|RemoveSingleTsTimeRankFromBatch|ListifyDataForVectorEnv|{_SCALING}",
+    "TensorToNumpy|UnBatchToIndividualItems|RemoveSingleTsTimeRankFromBatch|ListifyDataForVectorEnv|"
+    f"{_SCALING}",
     "the checkpoint's pipeline",
     "wrap the environment to do the same, and name a copy of the RLModule's folder alone",
 )
