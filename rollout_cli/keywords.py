@@ -20,7 +20,7 @@ def keyword(text: str, label: str) -> tuple[str, object]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: {env_kwargs=g=9.81}")
+        raise ConfigError(f"{label} must be key=value, got {text!r}", hint=f"for example: {label} g=9.81")
     try:
         table = tomllib.loads(f"value = {value}")
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -36,11 +36,15 @@ def parted(spec: str, what: str) -> tuple[str, dict[str, object]]:
     Raises:
         ConfigError: If a part is no such pair.
     """
-    name, _, pairs = spec.partition("?")
+    name, _, text = spec.partition("?")
     try:
-        return name, dict(keyword(pair, f"an argument of {what} {name}") for pair in pairs.split("&") if pair)
+        pairs = [keyword(pair, f"an argument of {what} {name}") for pair in text.split("&") if pair]
     except ConfigError as error:
         raise error.with_hint(f"for example: {name}?key=value") from None
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ConfigError(f"{what} {name} gets an argument twice: {text}", hint="give each argument once")
+    return name, values
 
 
 def is_plain(value: object) -> bool:

@@ -118,6 +118,8 @@ def replay(
     places = places_of(dataset, folder, wanted)
     with user_output_on_stderr():
         replayed, notices = run_again(dataset, places, policy=policy, **kwargs)
+    if wanted is not None and len(places) < len(wanted):
+        notices = [f"there are {len(places):,} of the {len(wanted):,} episodes that were named", *notices]
     for notice in () if quiet else notices:
         print_message(f"notice: {printable(notice)}")
     different = [(rerun, rerun.difference) for rerun in replayed if rerun.difference]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset.card import dataset_name
+from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.stats import MAX_ELEMENTS, Anomaly
 from rollout_cli.dataset.store import staged
@@ -187,7 +188,8 @@ def _lines(episode: Dataset) -> str:
     numeric = [column for column in columns if column.stored and column.leaf.kind != "text"]
     small = [column for column in numeric if math.prod(column.leaf.shape) <= MAX_ELEMENTS]
     table = episode.rows.some_steps(_POINTS, ("step", *(column.name for column in small)), n_runs=_POINTS)
-    steps, series = table["step"].to_numpy(), {}
+    steps = table["step"].to_numpy()
+    series: dict[str, Array] = {}
     for column in small:
         values = column.decode(table).astype(np.float64).reshape(len(steps), -1)
         most = _SERIES if column.name.startswith("observation") else _SERIES // 2

@@ -19,12 +19,12 @@ from rollout_cli.cores import usable_cores
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
-from rollout_cli.policies.source import PolicySource, policy_source
+from rollout_cli.policies.source import PolicySource
 from rollout_cli.progress import Progress
 from rollout_cli.run import provenance
 from rollout_cli.run.checks.episodes import ON_EPISODES, Recorded
 from rollout_cli.run.checks.objects import Finding, InspectingWorker
-from rollout_cli.run.request import completed, env_of, sampler_of
+from rollout_cli.run.request import completed, env_of, policy_of, sampler_of
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.workers.worker import Worker
@@ -55,8 +55,7 @@ class Trial:
         Raises:
             RolloutError: If policy or environment cannot be found; nothing of them is loaded.
         """
-        config = completed(config, progress)
-        policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
+        policy, config = policy_of(completed(config, progress))
         config = replace(config, seed=config.seed or 0, max_worker_restarts=0)
         return cls(config, policy, env_of(config), progress, seconds)
 

@@ -109,13 +109,23 @@ def requested(config: CollectConfig, progress: Progress) -> Request:
     """
     if config.keep is not None:
         keep_expression(config.keep)
-    policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
-    if isinstance(policy, RecordedSource):
-        config = replace(config, seed=policy.root_seed(config.seed))
-    policy, env, plan = exploring(policy, config), env_of(config), _plan_of(config)
+    policy, config = policy_of(config)
+    env, plan = env_of(config), _plan_of(config)
     sources = sources_record(config, policy, env)
     state = resume_state(config, plan, sources, progress)
     return Request(state.config, plan, policy, env, sources, state)
+
+
+def policy_of(config: CollectConfig) -> tuple[PolicySource, CollectConfig]:
+    """Return the policy as the run acts by it, and the options with the root seed that it asks for.
+
+    Raises:
+        RolloutError: If there is no such policy, or its recorded episodes have another root seed.
+    """
+    policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
+    if isinstance(policy, RecordedSource):
+        config = replace(config, seed=policy.root_seed(config.seed))
+    return exploring(policy, config), config
 
 
 def _plan_of(config: CollectConfig) -> Plan:

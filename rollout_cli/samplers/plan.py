@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.errors import UsageError
+from rollout_cli.errors import ArgumentError, UsageError
 
 Array = npt.NDArray[Any]
 
@@ -30,7 +30,7 @@ class MinTimesteps:
     Where those up to `stop - 1` have fewer steps, it is all of these.
 
     Raises:
-        ValueError: If there is no such run.
+        ArgumentError: If there is no such run.
     """
 
     timesteps: int
@@ -39,7 +39,7 @@ class MinTimesteps:
 
     def __post_init__(self) -> None:
         if self.timesteps < 1 or not 0 <= self.first < self.stop:
-            raise ValueError(f"{self}: must be timesteps >= 1 and 0 <= first < stop")
+            raise _no_run(f"at least {self.timesteps:,} timesteps", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Episodes:
     """Episodes `first` to `stop - 1`; with `NO_END` the plan is never done, and a stop ends the call.
 
     Raises:
-        ValueError: If there is no such episode.
+        ArgumentError: If there is no such episode.
     """
 
     first: int
@@ -55,7 +55,7 @@ class Episodes:
 
     def __post_init__(self) -> None:
         if not 0 <= self.first < self.stop:
-            raise ValueError(f"{self}: must be 0 <= first < stop")
+            raise _no_run("all episodes", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class EpisodesPerWorker:
     none.
 
     Raises:
-        ValueError: If a number is out of range.
+        ArgumentError: If a number is out of range.
     """
 
     episodes: int
@@ -75,7 +75,11 @@ class EpisodesPerWorker:
 
     def __post_init__(self) -> None:
         if self.episodes < 1 or self.first < 0 or any(not 0 <= done <= self.episodes for done in self.done):
-            raise ValueError(f"{self}: must be episodes >= 1, first >= 0 and each done 0 to episodes")
+            raise ArgumentError(
+                f"there is no run of {self.episodes:,} episodes from each worker, from {self.first:,} on, of which "
+                f"{self.done or 'none'} are done",
+                hint="give 1 episode or more",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class MinKept:
     reached first. Where those up to `stop - 1` do not reach it, it is all of these.
 
     Raises:
-        ValueError: If there is no such run.
+        ArgumentError: If there is no such run.
     """
 
     episodes: int | None
@@ -97,7 +101,14 @@ class MinKept:
     def __post_init__(self) -> None:
         amounts = [amount for amount in (self.episodes, self.timesteps) if amount is not None]
         if min(amounts, default=1) < 1 or not 0 <= self.first < self.stop:
-            raise ValueError(f"{self}: must be episodes and timesteps >= 1, and 0 <= first < stop")
+            raise _no_run(f"{self.episodes} episodes or {self.timesteps} timesteps that are kept", self)
+
+
+def _no_run(amount: str, plan: MinTimesteps | Episodes | MinKept) -> ArgumentError:
+    return ArgumentError(
+        f"there is no run of {amount} from episode {plan.first:,} to {plan.stop - 1:,}",
+        hint="give 1 timestep or episode, or more, and a range that has an episode",
+    )
 
 
 Plan = MinTimesteps | Episodes | EpisodesPerWorker | MinKept

@@ -90,6 +90,11 @@ class MixSource:
         matches = [re.fullmatch(rf"({_WEIGHT})\*(.+)", part) for part in re.split(_PLUS, text)]
         if None in matches:
             raise PolicyLoadError(f"mix:{text} is no sum of weighted policies", hint=_EXAMPLE)
+        if any(match[2].startswith("mix:") for match in filter(None, matches)):
+            raise PolicyLoadError(
+                f"mix:{text} has a mixture as a component",
+                hint="name the components of that one, each with the product of both weights",
+            )
         parts = {f"component{place}": match.groups() for place, match in enumerate(filter(None, matches))}
         total = math.fsum(float(weight) for weight, _ in parts.values())
         if abs(total - 1.0) > _PRECISION:

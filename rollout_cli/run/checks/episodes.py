@@ -188,7 +188,20 @@ def _reason(recorded: Recorded, number: int, what: str, who: str) -> Finding:
                 "draw from self.np_random, which env.reset(seed=) seeds; "
                 "a policy from what its seed(seed) seeds",
             )
-        is_mended = first_difference(first, recorded.again([before, number], fresh_env=True)[-1]) is None
+        config = recorded.trial.config
+        if who == "policy" and config.envs_per_worker > 1:
+            alone = (
+                recorded.again([number], envs_per_worker=1),
+                recorded.again([before, number], envs_per_worker=1),
+            )
+            if first_difference(alone[0][-1], alone[1][-1]) is None:
+                return Finding(
+                    "fail",
+                    f"{what}; the rows of a batch share what the policy draws from",
+                    "give each row a generator of its own (seed_rows), or omit {envs_per_worker}",
+                )
+        again = recorded.again([before, number], fresh_env=True)[-1]
+        is_mended = not config.fresh_env and first_difference(first, again) is None
     except RolloutError as error:
         return Finding("fail", what, f"why is not known: {error.message}")
     change = f"let reset of the {who} clear what it keeps, and seed what a module draws from"

@@ -19,6 +19,7 @@ from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import first_line, reporting
 from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.recorded import RecordedPolicy
 from rollout_cli.seeding.seeds import SETUP, seed_globals
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.policy_holder import masks_of
@@ -189,6 +190,8 @@ def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[A
 def _steps(worker: InspectingWorker) -> Iterator[Finding]:
     """Take some steps, and look at masks, and at actions that a step changes."""
     env, policy, space = worker.env, worker.policy, worker.env_spec.action_space
+    if isinstance(policy, RecordedPolicy):  # It acts in recorded episodes alone.
+        return
     record = SpaceRecorder(space, "the action", "clip").record
     has_masks, seen, over, observation = env.has_wrapper_attr("action_masks"), Counter[str](), True, None
     began = _clock()
@@ -228,6 +231,8 @@ def _steps(worker: InspectingWorker) -> Iterator[Finding]:
 def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
     """Ask for several actions for one observation: whether the policy draws."""
     policy, answers = worker.policy, []
+    if isinstance(policy, RecordedPolicy):
+        return
     observation, _ = worker.env.reset(seed=0)
     for seed in range(_ANSWERS):
         if policy.seed is not None:

@@ -58,9 +58,15 @@ class NativeRows:
         own_limit = time_limit_of(self.env) or math.inf
         if self.resets_itself and own_limit > limit:
             raise EnvLoadError(
-                f"{vector_name(self.env)} resets its rows itself after {own_limit:g} steps: "
-                f"none can be cut at {limit:g} steps",
-                hint="give the limit to the environment, as in {env_kwargs=max_episode_steps=N}, or omit it",
+                f"{vector_name(self.env)} resets its rows itself, "
+                + (
+                    f"after {own_limit:g} steps"
+                    if own_limit < math.inf
+                    else "with no limit of steps that it says"
+                )
+                + f": none can be cut at {limit:g} steps",
+                hint="omit {max_episode_length}, or give the environment a limit by an argument that it takes, such as "
+                "{env_kwargs=max_episode_steps=N}, or max_num_frames_per_episode=N for ALE",
             )
 
     def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Array]:
