@@ -47,3 +47,20 @@ def test_tune_prints_a_configuration(rollout: Caller, tmp_path: Path) -> None:
     dry = rollout("collect", "--timesteps", "1", "--config", file, "--dry-run", "--json")
     assert {"workers", "envs_per_worker", "vectorization"} <= json.loads(dry.stdout).keys()
     assert 1 == json.loads(dry.stdout)["workers"]
+    repeatable = json.loads(rollout(*words, "--require-reproducible", "--json").stdout)
+    assert {"sync"} == {row["options"]["vectorization"] for row in repeatable["rows"]}
+
+
+def test_check_looks_at_what_acts(rollout: Caller, tmp_path: Path) -> None:
+    """With --epsilon the policy explores, and recorded actions are checked in their own episodes."""
+    words = ("check", "--seconds", "60", "--json")
+    for epsilon, expected in ((), True), (("--epsilon", "0.5"), False):
+        document = json.loads(
+            rollout(*words, "--policy", "constant:0", "--env", "CartPole-v1", *epsilon).stdout
+        )
+        assert expected == ("the policy does not explore" in str(document["checks"]))
+    rollout(
+        "collect", "--timesteps", "1500", "--seed", "5", "-q", "--sampler", "local", "-o", tmp_path / "made"
+    )
+    replayed = ("--policy", f"replay:{tmp_path / 'made'}", "--env", "CartPole-v1", "--timesteps", "1000")
+    assert json.loads(rollout(*words, *replayed).stdout)["passed"]

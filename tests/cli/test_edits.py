@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from rollout_cli.dataset.reader import Episode
 from tests.cli.calling import Caller
+from tests.helpers.damage import flip
 from tests.helpers.datasets import info_of, numbers_of
 from tests.helpers.projects import project, write_module
 
@@ -50,7 +54,7 @@ def test_split_and_merge(rollout: Caller, made: Path) -> None:
     merged = rollout("merge", "out/train", "out/test", "-o", "whole").stdout
     assert "episodes   12\n" in merged
     assert info_of(made)["steps"] == info_of(Path("whole"))["steps"]
-    for parts in ("train", "train=x", "train=1,test=1", "=1"):
+    for parts in ("train", "train=x", "train=1,test=1", "=1", "train=0.5,train=0.5"):
         rollout("split", made, "--parts", parts, "-o", "no", code=2)
     assert not Path("no").exists()
 
@@ -131,3 +135,31 @@ def test_diff(rollout: Caller, made: Path) -> None:
         document["episode"],
         document["difference"]["field"],
     )
+
+
+def test_an_edit_of_a_damaged_dataset(rollout: Caller, made: Path) -> None:
+    """The error says what to do, and nothing untrue of what was there before."""
+    flip(next(made.glob("data/**/*.parquet")), 600)
+    words = ("filter", made, "--keep", "length > 0", "-o", "out")
+    refused = rollout(*words, code=5).stderr
+    assert "`rollout verify` says what is damaged" in refused
+    assert "nothing was committed" in refused
+    rollout(*MAKE, "--seed", "9", "-o", "out")
+    refused = rollout(*words, "--overwrite", code=5).stderr
+    assert f"nothing was committed, and the dataset in {Path('out').resolve()} is as it was" in refused
+    rollout("verify", "out")
+
+
+def test_a_film_of_relabelled_episodes(rollout: Caller) -> None:
+    """The rewards are others than those of the environment, and are not compared."""
+    rollout(*MAKE, "--env", "tests.report.worlds:Pictures", "--env-kwargs", "blind=true", "-o", "blind")
+    rollout("relabel", "blind", "--reward", "tests.cli.test_edits:ordered", "-o", "labelled")
+    ran = rollout("render", "labelled", "--episode", "1", "-o", "film")
+    assert "replayed  as stored" in ran.stdout
+    assert "" == ran.stderr
+    refused = rollout("relabel", "blind", "--reward", "tests.cli.test_edits:MAKE", "-o", "no", code=3).stderr
+    assert "tests.cli.test_edits:MAKE is tuple, and no function" in refused
+
+
+def ordered(episode: Episode) -> Any:
+    return np.arange(len(episode))

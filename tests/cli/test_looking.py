@@ -122,3 +122,13 @@ def test_report_and_card(rollout: Caller, dataset: Path) -> None:
 )
 def test_sizes_in_words(n_bytes: int, words: str) -> None:
     assert words == sized(n_bytes)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"reward": 3}'])
+def test_statistics_that_are_damaged(rollout: Caller, dataset: Path, text: str) -> None:
+    """They are one line, which names the file and what mends it."""
+    (dataset / "meta" / "stats.json").write_text(text)
+    for words in (("stats", dataset), ("report", dataset, "-o", "r.html"), ("plot", dataset, "actions")):
+        refused = rollout(*words, code=5).stderr
+        assert "stats.json" in refused.splitlines()[0]
+        assert "`rollout repair`" in refused

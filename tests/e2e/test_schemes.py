@@ -271,6 +271,7 @@ def test_shards_with_wrappers_are_merged(tmp_path: Path) -> None:
 REFUSED = {
     "FrameStackObservaton": (3, "did you mean FrameStackObservation?"),
     "absent:Wrapper": (3, "there is no module 'absent'"),
+    "FrameStackObservation?stack_size=2&stack_size=3": (2, "gets an argument twice"),
     "FrameStackObservation?stack": (2, "an argument of --wrapper FrameStackObservation must be key=value"),
     "FrameStackObservation?size=3": (3, "takes no argument 'size'"),
     "builtins:repr": (3, "is no gymnasium.Env"),

@@ -245,7 +245,7 @@ def test_format_of_another_package(
     monkeypatch.syspath_prepend(tmp_path)
     words = ("export", dataset, "-q", "--set", "separator=;", "--output", tmp_path / "a.csv")
     rollout(*words, "--to", "csv")
-    monkeypatch.delitem(sys.modules, "other_exporter")
+    del sys.modules["other_exporter"]
     first = (tmp_path / "a.csv").read_text().splitlines()[0]
     expected = rollout_cli.load(dataset)[0].rewards.tolist()
     assert [float(number) for number in first.split(";")] == expected
@@ -268,7 +268,15 @@ def test_broken_format_of_another_package(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=message):
         export(rollout_cli.load(dataset), "csv", tmp_path / "a.csv")
-    monkeypatch.delitem(sys.modules, "other_exporter", raising=False)
+    sys.modules.pop("other_exporter", None)
+
+
+def test_a_dataset_holds_no_export_of_itself(dataset: Path) -> None:
+    """Its data files would no longer be of one table."""
+    before = sorted(dataset.rglob("*"))
+    with pytest.raises(UsageError, match="is read itself"):
+        export(rollout_cli.load(dataset), "hf", dataset / "data" / "x")
+    assert before == sorted(dataset.rglob("*"))
 
 
 def test_a_selection(dataset: Path, tmp_path: Path) -> None:

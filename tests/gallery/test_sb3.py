@@ -117,6 +117,33 @@ def test_it_explores_from_the_episodes_own_seed(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("name", ["PPO", "A2C", "gSDE", "SAC", "RecurrentPPO"])
+def test_what_it_draws_in_batches_is_each_rows_own(tmp_path: Path, name: str) -> None:
+    """With several environments a worker, one worker and two give the same bytes, and a resume goes on."""
+    _, path, env = saved(name, tmp_path)
+    words = (
+        "collect",
+        "--policy",
+        path,
+        "--env",
+        env,
+        "--max-episode-length",
+        "30",
+        "--seed",
+        "1",
+        "--quiet",
+    )
+    for n in (1, 2):
+        where = ("--envs-per-worker", "3", "--workers", str(n), "--output", tmp_path / str(n))
+        rollout(*words, "--episodes", "7", *where)
+    assert_same_data(tmp_path / "1", tmp_path / "2")
+    assert "yes" == source_of(tmp_path / "1")["reproducible"]["status"]
+    rollout("collect", "--resume", "--quiet", "--episodes", "10", "--output", tmp_path / "1")
+    batch = load(tmp_path / "1").to_episode_batch()
+    assert len({*map(str, batch.actions)}) > 1
+
+
+@pytest.mark.timeout(SECONDS)
 def test_log_prob_is_that_of_the_draw(tmp_path: Path) -> None:
     """The recorded value and log-probability are those of the library for the recorded step."""
     model, path, env = saved("PPO", tmp_path)

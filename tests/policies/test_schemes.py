@@ -124,6 +124,8 @@ def test_a_component_acts_as_alone() -> None:
     [
         ("mix:0.5*random+0.4*random", "sum to 0.9"),
         ("mix:0.5*random+0.5*random+1e-8*random", "sum to 1.00000001"),
+        ("mix:0.5*random+0.5*mix:1*random", "a mixture as a component"),
+        ("mix:0.5*random+0.5*mix:0.5*random+0.5*constant:1", "a mixture as a component"),
         ("mix:random", "no sum of weighted policies"),
         ("mix:", "no sum of weighted policies"),
         ("mix:1*", "no sum of weighted policies"),

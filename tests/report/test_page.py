@@ -14,7 +14,7 @@ from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.errors import DatasetExistsError, UsageError
 from rollout_cli.report import svg
-from rollout_cli.report.charts import Bars, over_time
+from rollout_cli.report.charts import Bars, Ranges, over_time
 from rollout_cli.report.page import page, write_report
 from rollout_cli.report.text import lines
 
@@ -117,3 +117,23 @@ def test_the_file(vectors: Dataset, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no episode"):
         write_report(vectors[:0], tmp_path / "b.html")
     assert ["a"] == [each.name for each in tmp_path.iterdir()]
+
+
+def test_lines_break_where_a_number_is_not_finite() -> None:
+    """The extent is that of the finite numbers; a single one is a dash."""
+    drawn = svg.lines(np.arange(5), {"a": np.array([5.0, np.nan, 6.0, 7.0, np.inf])})
+    assert "5 to 7, 2 not finite" in drawn
+    assert [2, 2] == [len(points.split()) for points in re.findall(r'points="([^"]*)"', drawn)]
+    assert "not finite</span>" in svg.lines(np.arange(1), {"a": np.array([np.nan])})
+    huge = svg.lines(np.arange(2), {"a": np.array([-1.7e308, 1.7e308])})
+    assert not re.search("nan|inf", huge)
+
+
+@pytest.mark.parametrize("high", [0.1, -0.00123457, 123456789.0])
+def test_labels_have_room_beside_the_axis(high: float) -> None:
+    """At the largest size of the letters, that of a telephone."""
+    chart = Ranges(
+        "returns", "", ["0 to 1000000", "2", "3"], np.array([[high - 1, high, high]] * 3), ordered=True
+    )
+    for x, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="end">([^<]*)<', svg.ranges(chart)):
+        assert float(x) >= 8 * len(text), text
