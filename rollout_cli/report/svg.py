@@ -127,7 +127,7 @@ def lines(steps: Array, series: Mapping[str, Array]) -> str:
             extent = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
             extent += "" if is_finite.all() else f", {(~is_finite).sum():,} not finite"
             # Halves, since the difference may be more than a float can say.
-            heights = 34 - 28 * (values / 2 - low / 2) / ((high / 2 - low / 2) or 1)
+            heights = 34 - 28 * ((values / 2 - low / 2) / ((high / 2 - low / 2) or 1))
             for start, stop in runs(np.diff(is_finite)):
                 if is_finite[start]:
                     points = _points(places[start:stop].tolist(), heights[start:stop])

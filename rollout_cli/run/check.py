@@ -19,13 +19,14 @@ from rollout_cli.cores import usable_cores
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
+from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.policies.source import PolicySource
 from rollout_cli.progress import Progress
 from rollout_cli.run import provenance
 from rollout_cli.run.checks.episodes import ON_EPISODES, Recorded
 from rollout_cli.run.checks.objects import Finding, InspectingWorker
 from rollout_cli.run.request import completed, env_of, policy_of, sampler_of
-from rollout_cli.samplers.plan import MinTimesteps
+from rollout_cli.samplers.plan import NO_END, MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.workers.worker import Worker
 
@@ -183,7 +184,8 @@ def _recorded(trial: Trial, n_steps: int) -> Recorded:
     limit = None if trial.config.vectorization == "native" else n_steps // _EPISODES
     with trial.running(limit=limit) as sampler:
         began = time.monotonic()
-        chunks = [*sampler.stream(MinTimesteps(n_steps))]
+        stop = len(trial.policy.steps) if isinstance(trial.policy, RecordedSource) else NO_END
+        chunks = [*sampler.stream(MinTimesteps(n_steps, stop=stop))]
         seconds = time.monotonic() - began
         while chunks and not chunks[-1].completes:
             chunks.pop()

@@ -180,7 +180,7 @@ def test_policy_pack(rollout: Caller, project: Path) -> None:
 
 def test_replay_says_what_was_given(rollout: Caller, dataset: Path) -> None:
     """Another policy than the dataset's is named first; so is a range with episodes that there are not."""
-    refused = rollout("replay", dataset, "--episode", "0", "--policy", "constant:0", code=6).stderr
-    assert "the policy is constant:0, and that of the dataset is random" in refused
+    refused = rollout("replay", dataset, "--episode", "0", "--policy", "constant:[0.0, 0.0]", code=6).stderr
+    assert "the policy is constant:[0.0, 0.0], and that of the dataset is random" in refused
     ran = rollout("replay", dataset, "--episodes", "0:5000")
     assert "of the 5,000 episodes that were named" in ran.stderr
