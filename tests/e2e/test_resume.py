@@ -35,10 +35,19 @@ LOCAL = ("--sampler", "local", "--workers", "1")
 
 
 def end_in(
-    episodes: list[int], output: Path, *words: str, more_than: int = 0, by: int = signal.SIGKILL
+    episodes: list[int],
+    output: Path,
+    *words: str,
+    more_than: int = 0,
+    by: int = signal.SIGKILL,
+    pace: float = 0.001,
 ) -> Ran:
-    """Run until the episodes with these seeds, which hang, and send a signal once more episodes are committed."""
-    hang = {HIDDEN: json.dumps({"what": "hang", "episodes": episodes, "pace": 0.001})}
+    """Run until the episodes with these seeds, which hang, and send a signal once more episodes are committed.
+
+    A worker keeps what it has finished for a twentieth of a second, and so for ever where it hangs by then: the
+    seconds that a step takes, `pace`, decide how many episodes these may be.
+    """
+    hang = {HIDDEN: json.dumps({"what": "hang", "episodes": episodes, "pace": pace})}
     with running([*words, "--flush-every", "0.05", "--output", str(output)], env=hang) as run:
         run.wait_until(lambda: len(_committed(output)) > more_than)
         run.process.send_signal(by)
@@ -98,7 +107,7 @@ def test_a_run_that_is_killed_in_its_first_steps_keeps_its_episodes(tmp_path: Pa
     words = (*RUNS[kind], *ENV, "--workers", "2")
     called(*words, "--output", whole)
     seeds = episodes_of(whole)["seed"].to_pylist()
-    assert -signal.SIGKILL == end_in(seeds[40:41], out, *words, more_than=30).code
+    assert -signal.SIGKILL == end_in(seeds[40:41], out, *words, more_than=30, pace=0.01).code
     first = numbers_of(out) or numbers_of(out / ".replaced")
     assert len(first) > 30
     if info_of(out):  # Else it was killed between two names, and the next run puts the older one back.
