@@ -163,13 +163,14 @@ def check(
     return Verdict("yes", scope=report.scope, episodes=numbers)
 
 
-def run_again(sampler: Sampler, number: int) -> Chunk:
-    """Run one episode with a sampler that is not busy.
+def run_again(sampler: Sampler, number: int, *, n_beside: int = 0) -> Chunk:
+    """Run one episode with a sampler that is not busy, and so many that follow it in rows beside its own.
 
     Raises:
         RolloutError: What went wrong in the worker, or that the episode was stopped or skipped.
     """
-    parts = list(sampler.stream(Episodes(number, number + 1)))
+    chunks = list(sampler.stream(Episodes(number, number + 1 + n_beside)))
+    parts = [chunk.episodes(0, 1) for chunk in chunks if chunk.numbers[0] == number]
     if not parts:
         raise InterruptedRunError("it was stopped, or skipped, before its end")
     return concatenate(parts)
@@ -221,6 +222,11 @@ def check_stored(
         return None
     with rebuild(limit) as anew:
         once_more = _difference(spec, again, run_again(anew, number), _COMPARED)
+    if once_more is None and state.config.envs_per_worker > 1:
+        # What rows of a batch draw from one generator depends on the rows beside.
+        with rebuild(limit) as anew:
+            beside = run_again(anew, number, n_beside=state.config.envs_per_worker - 1)
+        once_more = _difference(spec, again, beside, _COMPARED)
     was, now = difference.values
     text = f"episode {number}: {difference.place} was {was}, is {now}"
     if once_more is not None:

@@ -297,3 +297,13 @@ def test_overwrite_replaces_a_dataset(tmp_path: Path) -> None:
     assert 2 == source_of(tmp_path / "out")["root_seed"]
     assert not old & contents(tmp_path)
     called("verify", tmp_path / "out")
+
+
+def test_what_rows_of_a_batch_share_is_no_change(tmp_path: Path) -> None:
+    """A policy that draws for all rows from one generator cannot be repeated: its run goes on, and says so."""
+    words = ("--policy", "tests.helpers.policies:SharedNoisePolicy", "--envs-per-worker", "3", "--seed", "4")
+    called("collect", "--timesteps", "1500", *words, *ENV, *LOCAL, "--output", tmp_path / "out")
+    assert "no" == source_of(tmp_path / "out")["reproducible"]["status"]
+    called("collect", "--resume", "--timesteps", "2000", *LOCAL, "--output", tmp_path / "out")
+    assert "no" == source_of(tmp_path / "out")["reproducible"]["status"]
+    called("verify", tmp_path / "out")

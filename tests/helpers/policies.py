@@ -83,6 +83,13 @@ class GlobalNoisePolicy:
         return push(observation, float(np.random.random())), {}
 
 
+class SharedNoisePolicy(GlobalNoisePolicy):
+    """Draws for all rows of a batch from numpy's global generator."""
+
+    def get_actions(self, observations: Any) -> Any:
+        return np.stack([self.get_action(row)[0] for row in observations]), {}
+
+
 class CountingPolicy:
     """Its action depends on how many steps each row has had since it was reset."""
 
