@@ -9,15 +9,13 @@ import numpy as np
 
 from rollout_cli.episodes.chunk import Chunk, concatenate, episode_returns
 from rollout_cli.episodes.expression import Expression, of_one_kind
-from rollout_cli.episodes.infos import InfoTable, all_masked
+from rollout_cli.episodes.infos import INFO_GROUPS, InfoTable, all_masked
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import UsageError
 from rollout_cli.samplers.plan import contiguous_ranges
 
 FACTS = ("return", "length", "terminated", "truncated", "seed", "episode_number")
 """The columns of `meta/episodes` that an episode has wherever, and whenever, it is run."""
-
-_GROUPS = ("env_info", "agent_info", "episode_info")
 
 
 def keep_expression(text: str) -> Expression:
@@ -28,8 +26,8 @@ def keep_expression(text: str) -> Expression:
     """
     expression = Expression(text)
     for name in expression.names:
-        if name not in FACTS and not name.startswith(tuple(f"{group}." for group in _GROUPS)):
-            raise expression.no_column(name, [*FACTS, *(f"{group}.KEY" for group in _GROUPS)])
+        if name not in FACTS and not name.startswith(tuple(f"{group}." for group in INFO_GROUPS)):
+            raise expression.no_column(name, [*FACTS, *(f"{group}.KEY" for group in INFO_GROUPS)])
     # The rest of what can be wrong shows up as it is evaluated.
     number, nothing = np.ma.zeros(1), all_masked((1,), np.dtype(np.float64))
     expression.evaluate({name: number if name in FACTS else nothing for name in expression.names}, 1)
@@ -54,7 +52,7 @@ class Judge:
         """
         self._met |= {
             f"{group}.{'.'.join(column.path)}"
-            for group in _GROUPS
+            for group in INFO_GROUPS
             for column in getattr(chunk, f"{group}s").columns
         }
         self._unmet -= self._met

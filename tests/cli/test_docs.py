@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -45,7 +46,12 @@ def blocks(document: str) -> Iterator[tuple[str, str]]:
 
 
 def can_run(body: str) -> bool:
-    """Return whether all packages that a block imports are installed: the tests need no torch."""
+    """Return whether all packages that a block imports are installed: the tests need no torch.
+
+    `.ci/matrix/documents` installs what the page names, and runs all blocks.
+    """
+    if "ROLLOUT_TEST_ALL_BLOCKS" in os.environ:
+        return True
     names = re.findall(r"^(?:import|from) (\w+)", body, re.MULTILINE)
     return all(importlib.util.find_spec(name) or name == "lean" for name in names)
 
