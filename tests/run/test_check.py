@@ -142,7 +142,7 @@ def test_what_hangs_is_ended() -> None:
 
 def test_what_hangs_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the time ends after some episodes, these are looked at, and the report says so."""
-    monkeypatch.setattr(module, "MinTimesteps", lambda _: Episodes(0, 3))
+    monkeypatch.setattr(module, "MinTimesteps", lambda _, stop: Episodes(0, 3))
     found = findings(checked())
     assert any("warn endings: episode 3 did not end within 120 s" in line for line in found), found
 

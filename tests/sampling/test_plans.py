@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_cli.errors import UsageError
+from rollout_cli.errors import ArgumentError, UsageError
 from rollout_cli.samplers.leases import Leases, LeaseSize
 from rollout_cli.samplers.plan import (
     NO_END,
@@ -230,7 +230,7 @@ def test_what_is_left_where_some_are_rejected(plan: MinKept, left: MinKept | str
 )
 def test_plans_check_their_numbers(make: Any) -> None:
     """A plan that nobody could run is not built."""
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ArgumentError, match="there is no run of"):
         make()
 
 
