@@ -19,6 +19,12 @@ them, so that a set of texts has one order, in each run.
 """
 
 
+def use_one_thread() -> None:
+    """Let libraries that this process has not loaded yet have one thread, as in workers: last bits depend on it."""
+    for name in _THREADS:
+        os.environ.setdefault(name, WORKER_VARIABLES[name])
+
+
 def usable_cores(*, proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the number of whole cores that affinity and control groups (version 2) allow, at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

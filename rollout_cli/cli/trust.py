@@ -12,6 +12,7 @@ import rollout_cli
 from rollout_cli.cli.options import Folder, JsonFlag, flag, folder_argument, shown
 from rollout_cli.cli.output import counted, first_of, print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
+from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UsageError, VerificationError
 from rollout_cli.loading import printable
 
@@ -108,6 +109,7 @@ def replay(
 
     This loads and runs the policy and the environment that the dataset names.
     """
+    use_one_thread()
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
     from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - it loads numpy and pyarrow
 
