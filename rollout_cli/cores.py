@@ -20,7 +20,7 @@ them, so that a set of texts has one order, in each run.
 
 
 def use_one_thread() -> None:
-    """Let libraries that this process has not loaded yet have one thread, as in workers: last bits depend on it."""
+    """Give libraries that are loaded from now on one thread, as in workers: last bits depend on it."""
     for name in _THREADS:
         os.environ.setdefault(name, WORKER_VARIABLES[name])
 

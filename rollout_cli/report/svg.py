@@ -41,7 +41,7 @@ def _left_of(*labels: str) -> float:
 
 
 def _x_labels(labels: Sequence[str], places: Sequence[float], left: float) -> list[str]:
-    """Return the labels below the axis: all where there is room, else three of them, or the two at the ends."""
+    """Return the labels below the axis: all where there is room, else three of them, or two."""
     widest, last = _CHARACTER * (1 + max(map(len, labels), default=0)), len(labels) - 1
     if widest * len(labels) <= _WIDTH - left:
         return [_text(x, _HEIGHT - 6, label) for x, label in zip(places, labels, strict=True)]
@@ -117,7 +117,7 @@ def spark(row: Dimension) -> str:
 
 
 def lines(steps: Array, series: Mapping[str, Array]) -> str:
-    """Return numbers over the steps of an episode, one line below the other; it breaks where they are not finite."""
+    """Return numbers over the steps of an episode, one line below the other, with gaps for nan and inf."""
     out, places = [], steps / max(1, int(steps[-1])) * (_WIDTH - 6) + 3
     for name, values in series.items():
         is_finite = np.isfinite(values)

@@ -76,8 +76,8 @@ class EpisodesPerWorker:
     def __post_init__(self) -> None:
         if self.episodes < 1 or self.first < 0 or any(not 0 <= done <= self.episodes for done in self.done):
             raise ArgumentError(
-                f"there is no run of {self.episodes:,} episodes from each worker, from {self.first:,} on, of which "
-                f"{self.done or 'none'} are done",
+                f"there is no run of {self.episodes:,} episodes from each worker, from {self.first:,} on, "
+                f"of which {self.done or 'none'} are done",
                 hint="give 1 episode or more",
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from hashlib import sha256
 from pathlib import Path
@@ -184,3 +185,14 @@ def test_replay_says_what_was_given(rollout: Caller, dataset: Path) -> None:
     assert "the policy is constant:[0.0, 0.0], and that of the dataset is random" in refused
     ran = rollout("replay", dataset, "--episodes", "0:5000")
     assert "of the 5,000 episodes that were named" in ran.stderr
+
+
+def test_replay_computes_with_one_thread(
+    rollout: Caller, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As workers do, and with as many as the user says: the last bits of a network depend on it."""
+    for name, said in (("OMP_NUM_THREADS", None), ("MKL_NUM_THREADS", "3")):
+        monkeypatch.setenv(name, "2")  # So that what was set before comes back.
+        monkeypatch.delenv(name) if said is None else monkeypatch.setenv(name, said)
+    rollout("replay", dataset, "--episode", "0")
+    assert ("1", "3") == (os.environ["OMP_NUM_THREADS"], os.environ["MKL_NUM_THREADS"])

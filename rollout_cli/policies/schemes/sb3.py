@@ -98,7 +98,7 @@ class Sb3Policy(PredictPolicy):
     """
 
     def __init__(self, policy: Any, env_spec: EnvSpec, *, deterministic: bool, statistics: Any) -> None:
-        from stable_baselines3.common.distributions import DiagGaussianDistribution  # noqa: PLC0415 - it loads torch
+        from stable_baselines3.common import distributions  # noqa: PLC0415 - it loads torch
         from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: PLC0415 - as above
 
         super().__init__(policy, env_spec, deterministic=deterministic)
@@ -109,7 +109,7 @@ class Sb3Policy(PredictPolicy):
         self._draws: PolicyStreams | None = None
         if deterministic:
             return
-        is_gaussian = is_actor_critic and type(policy.action_dist) is DiagGaussianDistribution
+        is_gaussian = is_actor_critic and type(policy.action_dist) is distributions.DiagGaussianDistribution
         if self._has_critic and (self._is_discrete or is_gaussian):
             space: Any = env_spec.action_space
             width, make = (int(space.n), gumbel) if self._is_discrete else (math.prod(space.shape), normal)
@@ -143,7 +143,7 @@ class Sb3Policy(PredictPolicy):
         return actions if is_batch else actions[0], infos
 
     def _drawn(self, distribution: Any, numbers: Any) -> Any:
-        """Return the actions of n rows, a tensor, from a distribution of torch's and the rows' own numbers."""
+        """Return the actions of n rows, a tensor, from torch's distribution and the rows' own numbers."""
         if self._is_discrete:
             # The likeliest after adding Gumbel noise is a draw from the softmax.
             return (distribution.logits + numbers.to(distribution.logits)).argmax(dim=1)
