@@ -205,7 +205,7 @@ class Fault:
         times: int = 0,
         signs: str | None = None,
     ) -> None:
-        self._what, self._when, self._episodes, self._times = what, when, frozenset(episodes), times
+        self._what, self._when, self.episodes, self._times = what, when, frozenset(episodes), times
         self._signs = signs or os.environ.get(SIGNS)
 
     def is_due(self, moment: str, seed: int | None = None) -> bool:
@@ -214,7 +214,7 @@ class Fault:
         if not self._what or not here:
             return False
         seed = Fault.seed if seed is None else seed
-        if moment not in ("load", "close") and self._episodes and seed not in self._episodes:
+        if moment not in ("load", "close") and self.episodes and seed not in self.episodes:
             return False
         return leave_sign(self._what, self._signs, self._times)
 
@@ -251,6 +251,7 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         what: See `Fault`, as of `when`, `episodes`, `times` and `signs`.
         space: A name of SPACES, for the observations.
         pace: How long a step takes, in seconds.
+        lull: How long one takes in the episodes of the fault: until it comes, a worker sends what it has finished.
         endless: Whether episodes never end.
         meet: The first step waits until so many processes have begun an episode.
         note: Anything; it is recorded among the keyword arguments, and changes nothing.
@@ -268,6 +269,7 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         *,
         space: str = "box",
         pace: float = 0.0,
+        lull: float = 0.0,
         endless: bool = False,
         meet: int = 0,
         note: Any = None,
@@ -279,6 +281,7 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         self._signs = signs or os.environ.get(SIGNS)
         self._drawn = deepcopy(self.observation_space)
         self._pace, self._meet, self._endless = hidden.get("pace", pace), hidden.get("meet", meet), endless
+        self._lull = hidden.get("lull", lull)
         self._seed, self._resets, self._steps, self._length = 0, 0, 0, 0
         self._fault.act("load")
 
@@ -308,8 +311,9 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         return self._fault.give("observation", moment, self._drawn.sample(), self._seed)
 
     def step(self, action: Any) -> Any:
-        if self._pace:
-            time.sleep(self._pace)
+        pace = self._lull if self._lull and self._seed in self._fault.episodes else self._pace
+        if pace:
+            time.sleep(pace)
         if not self.action_space.contains(action):
             leave_sign("bad action", self._signs)
         self._steps += 1
