@@ -21,7 +21,7 @@ from typing import Any
 from rollout_cli.errors import ChangedFilesError
 
 _SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")
-_PACKAGES = ("site-packages", "dist-packages")
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
 """The dot-folders of HOME that hold models; all others hold settings, caches and programs."""
 _OURS = str(Path(__file__).parent)
@@ -120,9 +120,8 @@ class FileWatch:
 
     def _is_pinned(self, path: str) -> bool:
         """Return whether a file is the user's: no part of Python, of a package or of the system."""
-        parts = Path(path).parts
         # `os.path.isfile` never raises.
-        if not os.path.isfile(path) or any(name in parts for name in _PACKAGES):  # noqa: PTH113
+        if any(folder in path for folder in _PACKAGES) or not os.path.isfile(path):  # noqa: PTH113
             return False
         home = f"{_absolute('~')}{os.sep}"
         inside = path.removeprefix(home)

@@ -61,7 +61,8 @@ def episode(
 def sample_columns(space: gymnasium.Space[Any], rows: int, rng: np.random.Generator) -> tuple[Array, ...]:
     """Return `rows` samples of `space`, one array a leaf."""
     space.seed(int(rng.integers(2**31)))
-    samples = [SpaceRows(space).columns(space.sample()) for _ in range(rows)]
+    columns_of = SpaceRows(space).columns
+    samples = [columns_of(space.sample()) for _ in range(rows)]
     return tuple(
         _column(leaf, values)
         for leaf, values in zip(space_leaves(space), zip(*samples, strict=True), strict=True)

@@ -279,7 +279,7 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         self._fault = Fault(**{name: hidden.get(name, value) for name, value in fault.items()})
         self.observation_space = SPACES[space]()
         self._signs = signs or os.environ.get(SIGNS)
-        self._drawn = deepcopy(self.observation_space)
+        self._drawn, self._is_box = deepcopy(self.observation_space), space == "box"
         self._pace, self._meet, self._endless = hidden.get("pace", pace), hidden.get("meet", meet), endless
         self._lull = hidden.get("lull", lull)
         self._seed, self._resets, self._steps, self._length = 0, 0, 0, 0
@@ -308,7 +308,11 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         self._meet = 0
 
     def _observe(self, moment: str) -> Any:
-        return self._fault.give("observation", moment, self._drawn.sample(), self._seed)
+        if self._is_box:  # Ten times as fast as its `sample`: the tests take such steps by the million.
+            drawn: Any = self._drawn.np_random.uniform(-1, 1, 4).astype(np.float32)
+        else:
+            drawn = self._drawn.sample()
+        return self._fault.give("observation", moment, drawn, self._seed)
 
     def step(self, action: Any) -> Any:
         pace = self._lull if self._lull and self._seed in self._fault.episodes else self._pace

@@ -177,7 +177,7 @@ class SleepingEnv(FaultyEnv):
     """Never returns from the first step of some episodes, and takes no notice of signals."""
 
     def step(self, action: Any) -> Any:
-        if self._seed in self._fault._episodes and self._fault.is_due("step", self._seed):
+        if self._seed in self._fault.episodes and self._fault.is_due("step", self._seed):
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
             time.sleep(3600)
@@ -188,7 +188,7 @@ class CrawlingEnv(FaultyEnv):
     """Some episodes take ever more steps, none of which takes long."""
 
     def step(self, action: Any) -> Any:
-        if self._seed in self._fault._episodes:
+        if self._seed in self._fault.episodes:
             time.sleep(0.01)
             self._steps = 0
         return super().step(action)
