@@ -28,6 +28,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)  # Not every environment of .ci/matrix has xdist.
 def pytest_xdist_auto_num_workers() -> int:
     """Return the processes of `-n auto`: one more than there are cores, since many tests wait for processes."""
     return usable_cores() + 1
