@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -73,6 +73,7 @@ class DatasetWriter:
         self._build: DatasetBuild | None = None  # None until the columns are decided.
         self._published: DatasetBuild | None = None  # The one whose files are in the folder itself.
         self.has_episodes = False  # Whether any whole episode came, or was there.
+        self.on_failure: Callable[[], None] = lambda: None  # The timer calls it when a commit has failed.
         # The timer and the caller share the state: whoever changes it has the lock.
         self._changing = threading.Lock()
         self._has_new = False  # Whether whole episodes came since the last flush.
@@ -124,7 +125,7 @@ class DatasetWriter:
         Blocks while writing is behind. An error of a write, or of the timer's, is raised by a later call.
         """
         with self._changing:
-            self._check()
+            self.check()
             # What an error or a signal cuts off in here is never flushed.
             had_new, self._has_new = self._has_new, False
             self.has_episodes = self.has_episodes or chunk.completes
@@ -142,7 +143,7 @@ class DatasetWriter:
         In an object store, which has no open segments, and where no episode came, it does nothing.
         """
         with self._changing:
-            self._check()
+            self.check()
             if not (self._has_new and has_rename(self._folder.path)):
                 return
             self._has_new = False
@@ -160,6 +161,7 @@ class DatasetWriter:
             try:
                 self.flush()
             except BaseException:  # noqa: BLE001 - the next call raises it
+                self.on_failure()
                 return
 
     def _stop_timer(self) -> None:
@@ -172,7 +174,7 @@ class DatasetWriter:
         Where an interrupted run did not get as far as `keep_until`, the old dataset stays, and is summarised.
         """
         self._stop_timer()
-        self._check()
+        self.check()
         if status == "complete":
             self._inference.finish()
         build = self._commit_all()
@@ -262,7 +264,8 @@ class DatasetWriter:
         count = f"{committed.episodes:,} episodes ({committed.steps:,} steps)"
         return f"{count} are safe in {path}{goes_on}"
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise the error of a write, or of the timer's, if there was one."""
         if not self._is_open:
             raise InternalError("the dataset's writer was used after it was closed")
         self._raise_failure()

@@ -246,6 +246,7 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
 def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     """Write all episodes that are left; keep an error that ends the sampling beside what was written."""
     began_at, tally, report = time.monotonic(), run.tally, sampler.report
+    writer.on_failure = sampler.request_stop  # A step may take for ever: nobody would hear of a full disk.
     request, config, state = run.request, run.request.config, run.request.state
     run.progress.begin(**state.totals)
     if state.committed is None and (request.plan.first > 0 or config.shard is not None):
@@ -270,6 +271,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
                 writer.record(**state.history({"files": pins.record(report.files if report else ())}))
         if tally.failure is None:
             tally.skipped |= sampler.skipped
+    writer.check()
     tally.seconds = time.monotonic() - began_at
     totals = {name: state.totals[name] + getattr(tally, name) for name in state.totals}
     if config.keep is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.datasets import (
     assert_same_data,
     episode_facts,
@@ -18,7 +21,7 @@ from tests.helpers.datasets import (
     steps_of,
 )
 from tests.helpers.envs import HIDDEN
-from tests.helpers.processes import Ran, called
+from tests.helpers.processes import Ran, called, running
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv", "--seed", "7")
 LOCAL = ("--sampler", "local", "--workers", "1")
@@ -98,3 +101,21 @@ def test_time_without_an_episode(tmp_path: Path) -> None:
     assert "--max-time was over before the first episode had ended" in ran.stderr
     assert "allow more time with --max-time" in ran.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_disk_that_fails_ends_a_run_in_which_a_step_hangs(tmp_path: Path) -> None:
+    """The timer's commit fails while no more episodes come: the run says so at once."""
+    hang = {HIDDEN: json.dumps({"what": "hang", "episodes": [env_seed(7, 1_000)], "lull": 0.06})}
+    words = [
+        "collect",
+        *("--timesteps", "90000"),
+        *ENV,
+        *("--env-kwargs", "space=image"),
+        *("--workers", "2"),
+    ]
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (600_000, 600_000))
+    words += ["--quiet", *("--flush-every", "3"), *("--output", str(tmp_path / "out"))]
+    with running(words, env=hang, before=limit) as run:
+        ran = run.end()
+    assert 5 == ran.code, ran.said
+    assert "cannot write" in ran.stderr
