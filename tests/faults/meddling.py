@@ -54,12 +54,13 @@ def send_to_group(number: signal.Signals) -> Meddle:
 
 
 def interrupt_and_terminate(run: Running, folder: Path) -> None:
-    """Send two signals at once; of one signal that comes twice, the second may be lost while the first waits."""
+    """Send a signal, and another one when the first is answered: of two at once, either may come first."""
     run.wait_until(lambda: committed(folder) and bool(run.workers()))
     stopped = run.workers()
     for worker in stopped:
         worker.suspend()  # So that the first signal alone cannot end the run.
     run.process.send_signal(signal.SIGINT)
+    run.wait_to_say("SIGINT: the run is ending")
     run.process.send_signal(signal.SIGTERM)
     for worker in stopped:
         worker.resume()
