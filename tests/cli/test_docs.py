@@ -21,6 +21,7 @@ from rollout_cli.errors import RolloutError
 from tests.cli.calling import Caller
 from tests.helpers.processes import ROOT, variables
 from tests.helpers.projects import project
+from tests.helpers.thorough import usually
 
 __all__ = ["project"]
 
@@ -69,7 +70,7 @@ def run_shell(body: str, rollout: Caller) -> None:
 
 
 @pytest.mark.timeout(300)  # The README has some twenty commands, one after another.
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", usually(DOCUMENTS, {"README.md", "docs/python-api.md"}.__contains__))
 def test_blocks_run(document: str, project: Path, rollout: Caller) -> None:
     """Every block of a document runs in one folder: files and commands in order, then Python as one program."""
     found = list(blocks(document))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import RolloutError, StorageError
 from tests.helpers.chunks import episode, in_parts
 from tests.helpers.datasets import numbers_of, source_of
+from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     CHUNKS,
     SMALL,
@@ -206,6 +208,7 @@ def test_a_run_without_a_commit_leaves_the_old_dataset_as_it_was(old: Path, end:
     assert [] == hidden_files(old)
 
 
+@pytest.mark.thorough
 def test_a_disk_that_fails_while_replacing_leaves_one_of_the_two_datasets(tmp_path: Path, old: Path) -> None:
     before, outcomes = visible(old), set()
     shutil.copytree(old, tmp_path / "counted")
@@ -335,8 +338,13 @@ def write_few_without_flush(path: Path, layout: str) -> None:
     write_dataset(path, chunks, partitions=partitions, first_numbers=LAYOUTS[layout]["first_numbers"])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("begins", ["new", "resumed", "over another"])
+@pytest.mark.parametrize(
+    ("layout", "begins"),
+    usually(
+        product(LAYOUTS, ["new", "resumed", "over another"]),
+        {("one partition", "new"), ("one partition", "resumed")}.__contains__,
+    ),
+)
 def test_a_kill_at_any_moment_loses_no_episode_that_was_committed(
     tmp_path: Path, layout: str, begins: str
 ) -> None:
@@ -376,7 +384,7 @@ def test_a_kill_at_any_moment_loses_no_episode_that_was_committed(
     assert data_files(tmp_path / "whole") == data_files(path)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", usually(LAYOUTS, lambda layout: layout == "one partition"))
 def test_a_disk_that_fails_loses_no_episode_that_was_committed(tmp_path: Path, layout: str) -> None:
     """At each operation of a run that continues two episodes; the error says how many are safe."""
     before, path, fail_at, hints = (

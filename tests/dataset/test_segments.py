@@ -18,6 +18,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import UsageError
 from tests.helpers.chunks import BOX_SPEC, episode, grouped, in_parts
+from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     RICH_SPEC,
     SMALL,
@@ -106,6 +107,7 @@ def test_chunks_and_flushes_change_no_byte(
     assert (whole / "meta/stats.json").read_text() == (tmp_path / "d/meta/stats.json").read_text()
 
 
+@pytest.mark.thorough
 def test_episodes_that_come_in_parts_change_no_byte(tmp_path: Path, whole: Path) -> None:
     chunks: list[Chunk] = []
     for at, one in enumerate(rich_episodes()):
@@ -115,7 +117,7 @@ def test_episodes_that_come_in_parts_change_no_byte(tmp_path: Path, whole: Path)
     assert data_files(whole) == data_files(tmp_path / "d")
 
 
-@pytest.mark.parametrize("stops", [[95], [100, 101, 110, 119]])
+@pytest.mark.parametrize("stops", usually([[95], [100, 101, 110, 119]], lambda stops: len(stops) > 1))
 def test_a_resumed_dataset_has_the_bytes_of_one_run(tmp_path: Path, whole: Path, stops: list[int]) -> None:
     """`meta/episodes` and the statistics too; the skipped episode is known all the time."""
     episodes, path = rich_episodes(), tmp_path / "d"

@@ -21,6 +21,7 @@ from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from tests.helpers.batches import assert_same_batches, assert_same_info_values, assert_same_steps, select
 from tests.helpers.chunks import episode
+from tests.helpers.thorough import usually
 from tests.helpers.writing import write_dataset
 
 N = 30
@@ -131,7 +132,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return written
 
 
-@pytest.mark.parametrize("name", [*SPACES, "infos"])
+@pytest.mark.parametrize(
+    "name", usually([*SPACES, "infos"], lambda name: name not in {"infos", "large image"})
+)
 def test_each_selection_holds_the_episodes_that_were_collected(
     folder: Callable[[str], Path], name: str
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_mixture_is_resumed_and_replayed_from_another_folder(folder: Path, tmp
     assert "should have" in called("replay", out, "--episode", "0", code=3).stderr
 
 
+@pytest.mark.thorough
 def test_shards_of_a_mixture_are_merged(folder: Path, tmp_path: Path) -> None:
     """The component's file lies in another folder on each machine."""
     (tmp_path / "p.pkl").write_bytes((folder / "p.pkl").read_bytes())
@@ -120,6 +121,7 @@ def test_recorded_actions_give_the_same_episodes(folder: Path, made: Path) -> No
         assert first.observations.tobytes() == episode.observations[:, -1].tobytes()
 
 
+@pytest.mark.thorough
 def test_recorded_actions_are_resumed_and_replayed_from_another_folder(
     folder: Path, tmp_path: Path, made: Path
 ) -> None:

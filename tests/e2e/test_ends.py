@@ -22,6 +22,7 @@ from tests.helpers.datasets import (
 )
 from tests.helpers.envs import HIDDEN
 from tests.helpers.processes import Ran, called, running
+from tests.helpers.thorough import usually
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv", "--seed", "7")
 LOCAL = ("--sampler", "local", "--workers", "1")
@@ -68,7 +69,7 @@ def test_combined_ends_are_resumed(tmp_path: Path) -> None:
     assert "more than" in collect(out, "--resume", "--timesteps", "90000", "--episodes", "400", code=2).stderr
 
 
-@pytest.mark.parametrize("amount", [("--timesteps", "9000"), ()])
+@pytest.mark.parametrize("amount", usually([["--timesteps", "9000"], []], lambda amount: not amount))
 def test_time_ends_a_run_that_would_never_end(tmp_path: Path, amount: tuple[str, ...]) -> None:
     """With what is finished in order, checked and complete; resumed with more time, it is the run without a limit."""
     whole, out = tmp_path / "whole", tmp_path / "out"

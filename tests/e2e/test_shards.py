@@ -23,6 +23,7 @@ from tests.helpers.datasets import (
 from tests.helpers.envs import HIDDEN
 from tests.helpers.policies import WEIGHT
 from tests.helpers.processes import called, running
+from tests.helpers.thorough import usually
 
 ENV = "tests.helpers.envs:FaultyEnv"
 LATE = f"episodes={[env_seed(3, number) for number in range(200, 300, 3)]}"
@@ -55,7 +56,7 @@ def run_words(name: str, seed: int = 3) -> tuple[str, ...]:
     return (*RUNS[name], *small, "--seed", str(seed), "--sampler", "local", "--quiet")
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", usually(RUNS, {"exact", "late infos of other types"}.__contains__))
 def test_merged_shards_are_the_single_run(name: str, tmp_path: Path) -> None:
     """Data files and the facts of episodes are the same, in any order of the parts; the whole verifies and replays."""
     words = run_words(name)
@@ -73,8 +74,8 @@ def test_merged_shards_are_the_single_run(name: str, tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("edges", [(0, 250, 400), (30, 150, 300, 400)])
-def test_merged_ranges_are_the_single_run(edges: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("edges", usually([[0, 250, 400], [30, 150, 300, 400]], lambda edges: len(edges) > 3))
+def test_merged_ranges_are_the_single_run(edges: list[int], tmp_path: Path) -> None:
     """Runs of one seed over episodes that follow one another; with a gap they are joined as what they are."""
     words = ("collect", *run_words("episodes")[3:])
     parts = [tmp_path / f"{first}" for first in edges[:-1]]

@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.breaks import BREAKS, SMALL, contents, killed
 from tests.helpers.datasets import data_hashes, info_of, numbers_of, source_of
 from tests.helpers.processes import called
+from tests.helpers.thorough import usually
 
 EPISODES = 200
 FIXED = ("--env", "tests.helpers.envs:FaultyEnv", "--workers", "1", "--sampler", "local", "--quiet", *SMALL)
@@ -70,7 +71,7 @@ def test_a_resumed_run_completes_it_or_refuses(copy: Path, whole: Path, name: st
         assert (name != UNSEEN) == (data_hashes(whole) == data_hashes(copy))
 
 
-@pytest.mark.parametrize("change", [2, 5, 9, 14])
+@pytest.mark.parametrize("change", usually([2, 5, 9, 14], lambda change: change == 5))
 def test_a_repair_that_is_killed_is_repaired(copy: Path, change: int) -> None:
     """Whenever it was killed, a second repair ends as the first would have."""
     BREAKS[UNSEEN](copy)
@@ -81,7 +82,7 @@ def test_a_repair_that_is_killed_is_repaired(copy: Path, change: int) -> None:
     assert not existing - contents(copy.parent)
 
 
-@pytest.mark.parametrize("change", [2, 5, 9, 14])
+@pytest.mark.parametrize("change", usually([2, 5, 9, 14], lambda change: change == 9))
 def test_an_overwrite_that_is_killed_loses_nothing(copy: Path, change: int) -> None:
     """The old dataset exists until the new one has a commit; done again, it ends as if it had not been killed."""
     existing = contents(copy)

@@ -35,7 +35,7 @@ from tests.helpers.chunks import BOX_SPEC
 from tests.helpers.fake_worker import Script, bare_episode
 from tests.helpers.simulation import SimulatedSampler, simulated_time
 
-EXAMPLES = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow])
 MANY_RESTARTS = 10**6
 
 
@@ -204,7 +204,7 @@ def test_deaths_and_failures_change_nothing_but_what_they_cost(
     cap=st.integers(1, 80),
     least=st.integers(1, 4),
 )
-@settings(EXAMPLES, max_examples=100)
+@settings(EXAMPLES, max_examples=settings().max_examples)
 def test_every_interleaving_keeps_the_same_episodes(
     sampler: SimulatedSampler, episodes: int | None, timesteps: int | None, cap: int, least: int
 ) -> None:
@@ -255,7 +255,7 @@ def test_a_stopped_call_gives_a_prefix_of_each_partition(
 
 
 @given(sampler=samplers(), grace=st.sampled_from([0.0, 0.5]), limit=st.floats(0.05, 1.0))
-@settings(EXAMPLES, max_examples=50)
+@settings(EXAMPLES, max_examples=settings().max_examples // 2)
 def test_a_plan_without_an_end_is_ended_by_a_stop(
     sampler: SimulatedSampler, grace: float, limit: float
 ) -> None:
