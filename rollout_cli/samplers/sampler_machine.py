@@ -137,7 +137,9 @@ class SamplerMachine:
             is_new = worker >= self._n_running
             if is_new:
                 instructions.append(StartWorker(worker))
-            updates = self._updates.history(worker) if is_new else tuple(changes[worker : worker + 1])
+            # No change is no update: a worker watches what is read from each update to the first episode after it.
+            changed = (change for change in changes[worker : worker + 1] if change != Update())
+            updates = self._updates.history(worker) if is_new else tuple(changed)
             lease, salt = (
                 self._leases.lease(worker, buffer_is_full=False),
                 (self.generation, self._first_number),
