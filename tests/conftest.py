@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from rollout_cli.cores import usable_cores
 
 # `ci`: the same examples every time. `nightly`: new ones every time; a failure prints how to repeat it.
-settings.register_profile("ci", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=20)
 settings.register_profile(
     "nightly",
     deadline=None,

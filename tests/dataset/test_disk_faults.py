@@ -52,7 +52,7 @@ def operations(path: Path, **options: Any) -> list[tuple[str, Path]]:
     return files.operations
 
 
-@pytest.mark.parametrize("for_good", [False, True])
+@pytest.mark.parametrize("for_good", usually([False, True], lambda for_good: for_good))
 def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: Path, for_good: bool) -> None:
     """At operations of all kinds; a resumed run has the bytes of one that met a working disk."""
     write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)

@@ -179,6 +179,7 @@ def test_replacing_keeps_the_old_dataset_until_a_commit(root: RemotePath) -> Non
     assert not verify_dataset(root / "d").notes
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     int(pa.__version__.partition(".")[0]) < 21, reason="pyarrow 20 and older write in several requests"
 )

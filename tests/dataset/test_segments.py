@@ -95,7 +95,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("sizes", [[1], [3, 1, 10], [120]])
+@pytest.mark.parametrize("sizes", usually([[1], [3, 1, 10], [120]], lambda sizes: len(sizes) > 1))
 @pytest.mark.parametrize("flush", [True, False])
 def test_chunks_and_flushes_change_no_byte(
     tmp_path: Path, whole: Path, sizes: list[int], flush: bool
@@ -133,6 +133,7 @@ def test_a_resumed_dataset_has_the_bytes_of_one_run(tmp_path: Path, whole: Path,
     assert (whole / "meta/stats.json").read_text() == (path / "meta/stats.json").read_text()
 
 
+@pytest.mark.thorough
 def test_episodes_of_several_partitions_do_not_depend_on_who_comes_first(tmp_path: Path) -> None:
     episodes = [episode(number, 9 + number % 5) for number in range(200)]
     in_turn = [one for pair in zip(episodes[:100], episodes[100:], strict=True) for one in pair]

@@ -98,9 +98,8 @@ def test_the_rows_are_not_changed() -> None:
 
 def test_the_statistics_of_a_dataset_are_those_of_its_rows(tmp_path: Path) -> None:
     """Of segments, flushes and a resume together; null infos are not counted, and images are sampled."""
-    options: dict[str, Any] = {"limits": SMALL, "flush": True}
-    write_dataset(tmp_path, rich_episodes()[:100], spec=RICH_SPEC, **options)
-    resume_dataset(tmp_path, rich_episodes(), spec=RICH_SPEC, **options)
+    write_dataset(tmp_path, rich_episodes()[:100], spec=RICH_SPEC, limits=SMALL)
+    resume_dataset(tmp_path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, flush=True)
     found, whole = stats_of(tmp_path), concatenate(rich_episodes())
     assert_close(expected_stats(whole.rewards.reshape(-1, 1)), {k: [v] for k, v in found["reward"].items()})
     frames = whole.observations[1].reshape(len(whole.rewards), -1)

@@ -104,6 +104,7 @@ def test_time_without_an_episode(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_a_disk_that_fails_ends_a_run_in_which_a_step_hangs(tmp_path: Path) -> None:
     """The timer's commit fails while no more episodes come: the run says so at once."""
     hang = {HIDDEN: json.dumps({"what": "hang", "episodes": [env_seed(7, 1_000)], "lull": 0.06})}

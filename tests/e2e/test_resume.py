@@ -185,6 +185,7 @@ def test_two_runs_cannot_have_one_folder(tmp_path: Path) -> None:
     assert list(range(20)) == numbers_of(out)
 
 
+@pytest.mark.thorough
 def test_what_was_skipped_before_a_kill_is_still_listed(tmp_path: Path) -> None:
     """The same episodes as in a run that nobody disturbed."""
     well, out = tmp_path / "well", tmp_path / "out"

@@ -13,7 +13,6 @@ from rollout_cli import load
 from tests.gallery.conftest import WHOLE
 from tests.helpers.datasets import assert_same_data, has_commit, info_of, source_of
 from tests.helpers.processes import called, rollout, running
-from tests.helpers.thorough import usually
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,8 @@ OTHERS = {
 WORLDS = FEW | (OTHERS if WHOLE else {})
 
 
-@pytest.mark.parametrize("name", usually(WORLDS, lambda name: name == "CartPole, four rows"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", WORLDS)
 def test_worlds(tmp_path: Path, name: str) -> None:
     """Three workers, killed and resumed, give the bytes of one; the dataset verifies, and its episodes repeat.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.episodes.spaces import SpaceRows
@@ -31,7 +31,6 @@ def alone(space: Any, seed: int, steps: int) -> list[Any]:
     return [policy.get_action(None)[0] for _ in range(steps)]
 
 
-@settings(max_examples=40)
 @given(any_space(), st.lists(SEEDS, min_size=1, max_size=4), st.integers(1, 150))
 def test_a_row_acts_as_alone(space: Any, seeds: list[int], steps: int) -> None:
     """Row j of get_actions gives, bit for bit, what get_action gives for its seed; each is in the space."""
