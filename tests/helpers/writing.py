@@ -116,12 +116,12 @@ def write_dataset(
 ) -> DatasetSummary:
     """Write `chunks` in turn, each to its partition, and close the dataset as complete.
 
-    With `flush` the timer's time has come after every third one.
+    With `flush` the timer's time has come after every seventh one.
     """
     with open_writer(path, spec=spec, **options) as writer:
         for at, chunk in enumerate(chunks):
             writer.write(chunk, partition=partitions[at] if partitions else 0)
-            if flush and at % 3 == 0:
+            if flush and at % 7 == 0:
                 writer.flush()
         return writer.close(status="complete")
 
@@ -137,7 +137,7 @@ def resume_dataset(
             first = int(np.searchsorted(chunk.numbers, next_number))
             if first < chunk.n_episodes:
                 writer.write(chunk.episodes(first, chunk.n_episodes))
-                if flush and at % 3 == 0:
+                if flush and at % 7 == 0:
                     writer.flush()
         writer.close(status="complete")
     return committed
@@ -209,7 +209,7 @@ def kill_while_writing(path: Path, files: KilledFiles, *, flush: bool = False, *
         try:
             for at, chunk in enumerate(CHUNKS):
                 writer.write(chunk)
-                if flush and at % 3 == 0:
+                if flush and at % 7 == 0:
                     writer.flush()
             writer.close(status="complete")
         finally:
