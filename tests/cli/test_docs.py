@@ -101,7 +101,7 @@ def test_the_two_first_commands() -> None:
     assert ("```bash", "```") == (first[0], first[2]) == (test[0], test[2])
     assert first[1].startswith("python3 -m venv ")
     assert first[1].endswith("rollout collect --timesteps 100000")
-    assert test[1].endswith(".venv/bin/python -m pytest -n auto")
+    assert test[1].endswith(".venv/bin/python -m pytest -n auto --dist worksteal")
 
 
 def row(option: Option) -> str:

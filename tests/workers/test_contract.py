@@ -397,14 +397,14 @@ def test_an_episode_without_end_fails(kind: str) -> None:
 @each_kind
 def test_an_episode_with_a_limit_may_be_longer_than_the_guard(kind: str) -> None:
     """Also where the limit is the environment's own: the guard is for episodes that nothing ends."""
-    env = worlds.env_of(kind, lambda: TimeLimit(ChainEnv("never"), 3_000))
+    env = worlds.env_of(kind, lambda: TimeLimit(ChainEnv("never"), 600))
     if kind not in SINGLE:
-        env.max_episode_steps = 3_000
-    chunk = run(make(kind, env, rules=EpisodeRules(step_guard=1_500)), range(3), steps=3_000)
-    assert [3_000] * 3 == chunk.lengths.tolist()
+        env.max_episode_steps = 600
+    chunk = run(make(kind, env, rules=EpisodeRules(step_guard=300)), range(3), steps=600)
+    assert [600] * 3 == chunk.lengths.tolist()
     if kind in RESET_FROM_OUTSIDE:
-        worker = make(kind, lambda: ChainEnv("never"), limit=2_500, rules=EpisodeRules(step_guard=1_500))
-        assert [2_500] * 3 == run(worker, range(3), steps=3_000).lengths.tolist()
+        worker = make(kind, lambda: ChainEnv("never"), limit=500, rules=EpisodeRules(step_guard=300))
+        assert [500] * 3 == run(worker, range(3), steps=600).lengths.tolist()
 
 
 # -- action masks ------------------------------------------------------------------------------------------------------
