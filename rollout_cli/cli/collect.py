@@ -23,6 +23,7 @@ from rollout_cli.cli.output import (
     showing_progress,
 )
 from rollout_cli.cli.streams import user_output_on_stderr
+from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import printable
 
@@ -101,10 +102,12 @@ def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> Co
         from rollout_cli.samplers.processes.fork_server import running_server  # noqa: PLC0415
 
         running_server("forkserver")  # It imports the workers' modules while this process imports its own.
-    elif config.sampler == "local" and not faulthandler.is_enabled():
-        # Where user code runs in this process, a crash of it leaves its stack on stderr: nothing else could
-        # report it.
-        faulthandler.enable(file=2, all_threads=False)
+    elif config.sampler == "local":
+        use_one_thread()
+        if not faulthandler.is_enabled():
+            # Where user code runs in this process, a crash of it leaves its stack on stderr: nothing else
+            # could report it.
+            faulthandler.enable(file=2, all_threads=False)
     from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - it loads numpy and gymnasium
 
     with showing_progress(wanted=progress, quiet=quiet) as receiver, user_output_on_stderr():

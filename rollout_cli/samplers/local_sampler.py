@@ -90,7 +90,7 @@ class LocalPool:
     def _turn(self, number: int) -> list[Event]:
         loop, waiting, generators = self._workers[number]
         commands = [waiting.popleft() for _ in range(len(waiting))]
-        with generators:
+        with generators, self._factory.borrowed_threads():
             events = take_turn(loop, number, commands)
         if events and isinstance(events[-1], Died):
             del self._workers[number]

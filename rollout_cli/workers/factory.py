@@ -186,6 +186,18 @@ class WorkerFactory:
             wanted = os.environ.get("OMP_NUM_THREADS", "1")
             torch.set_num_threads(int(wanted) if wanted.isdecimal() and int(wanted) > 0 else 1)
 
+    @contextmanager
+    def borrowed_threads(self) -> Iterator[None]:
+        """Do so inside the block alone, for workers in a process that is the caller's."""
+        torch: Any = sys.modules.get("torch")
+        before = torch.get_num_threads() if hasattr(torch, "get_num_threads") else None
+        self.after_updates()
+        try:
+            yield
+        finally:
+            if before is not None:
+                torch.set_num_threads(before)
+
 
 @contextmanager
 def tensorflow_session() -> Iterator[None]:

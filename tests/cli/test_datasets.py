@@ -187,12 +187,16 @@ def test_replay_says_what_was_given(rollout: Caller, dataset: Path) -> None:
     assert "of the 5,000 episodes that were named" in ran.stderr
 
 
-def test_replay_computes_with_one_thread(
-    rollout: Caller, dataset: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["replay", "collect"])
+def test_what_runs_in_this_process_computes_with_one_thread(
+    rollout: Caller, dataset: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """As workers do, and with as many as the user says: the last bits of a network depend on it."""
     for name, said in (("OMP_NUM_THREADS", None), ("MKL_NUM_THREADS", "3")):
         monkeypatch.setenv(name, "2")  # So that what was set before comes back.
         monkeypatch.delenv(name) if said is None else monkeypatch.setenv(name, said)
-    rollout("replay", dataset, "--episode", "0")
+    if command == "replay":
+        rollout("replay", dataset, "--episode", "0")
+    else:
+        rollout("collect", "--sampler", "local", "--episodes", "1", "-q", "-o", "more")
     assert ("1", "3") == (os.environ["OMP_NUM_THREADS"], os.environ["MKL_NUM_THREADS"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -166,6 +168,24 @@ def test_one_environment_is_built_where_anybody_may_run_any_number() -> None:
 def states() -> Any:
     numpys: Any = np.random.get_state()
     return random.getstate(), numpys[1].tolist()
+
+
+def test_torch_has_one_thread_while_local_workers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in worker processes, since last bits depend on it; the caller's number comes back after each turn."""
+    threads = [4]
+    torch = SimpleNamespace(set_num_threads=threads.append, get_num_threads=lambda: threads[-1])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    class Looking(Env):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:-1], {"threads": sys.modules["torch"].get_num_threads()}
+
+    with LocalSampler(left, Looking, n_workers=2, seed=SEED) as sampler:
+        for chunk in sampler.stream(Episodes(0, 3)):
+            assert 4 == threads[-1]
+            assert {1} == set(chunk.env_infos.to_arrays()["threads"].tolist())
+    assert 4 == threads[-1]
 
 
 def test_the_callers_generators_stay_as_they_are() -> None:
