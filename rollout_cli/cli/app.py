@@ -15,6 +15,9 @@ from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=False)
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
+_RESERVE = 8 << 20
+"""Bytes of address space, never touched: given back where an error is reported, which takes memory, too."""
+
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Look": {
         "info": look.info,
@@ -98,6 +101,7 @@ def _built() -> Callable[..., Any]:
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; every error is shown here, and nothing is raised."""
     prepare_streams()
+    reserve = bytes(_RESERVE)
     try:
         with writing_results():  # Nothing runs yet, but help pages are written.
             outcome = _built()(arguments, prog_name="rollout", standalone_mode=False)
@@ -106,6 +110,7 @@ def run(arguments: list[str]) -> int:
             outcome = outcome()
         return int(outcome or 0)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: unknown errors are internal
+        del reserve
         # The words are searched, not parsed: words that cannot be parsed are an error to be shown as well.
         verbose = not {"--verbose", "-v"}.isdisjoint(arguments)
         return report(error, as_json="--json" in arguments, verbose=verbose)

@@ -19,6 +19,7 @@ from tests.cli.calling import Caller
 from tests.helpers.datasets import has_commit, info_of, numbers_of
 from tests.helpers.processes import ROOT, command, running, variables
 from tests.helpers.processes import rollout as as_process
+from tests.helpers.projects import write_module
 from tests.helpers.thorough import usually
 
 HEAVY = {"numpy", "gymnasium", "pyarrow", "torch", "multiprocessing"}
@@ -236,3 +237,32 @@ def test_shell_completion(words: str, expected: list[str]) -> None:
     }
     ran = subprocess.run(command(), env=variables(**asked), capture_output=True, text=True, check=True)
     assert expected == ran.stdout.split()
+
+
+def test_no_memory_is_left_for_an_error(tmp_path: Path) -> None:
+    """What is kept for it is enough."""
+    write_module(
+        tmp_path,
+        "eater",
+        """
+        import resource
+
+        held = []
+
+
+        def make():
+            pages = int(open("/proc/self/statm").read().split()[0])
+            size = pages * resource.getpagesize() + (32 << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (size, size))
+            for power in range(22, 3, -1):
+                try:
+                    while True:
+                        held.append(bytes(1 << power))
+                except MemoryError:
+                    pass
+            raise MemoryError
+        """,
+    )
+    words = ("collect", "--sampler", "local", "--env", "eater:make", "--episodes", "1", "--output", "out")
+    ran = as_process(*words, cwd=tmp_path, code=4)
+    assert ran.stderr.startswith("rollout: error: out of memory: ")
