@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, settings
 from rollout_cli.cores import usable_cores
 
 # `ci`: the same examples every time. `nightly`: new ones every time; a failure prints how to repeat it.
-settings.register_profile("ci", deadline=None, derandomize=True, max_examples=20)
+examples = os.environ.get("ROLLOUT_TEST_EXAMPLES")
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=int(examples or 20))
 settings.register_profile(
     "nightly",
     deadline=None,
-    max_examples=int(os.environ.get("ROLLOUT_TEST_EXAMPLES", "1000")),
+    max_examples=int(examples or 1000),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

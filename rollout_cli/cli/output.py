@@ -173,7 +173,7 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return errors.InterruptedRunError("interrupted before anything was collected")
     # The dynamic loader, and the start of a thread, have words for it, and no class.
-    is_said = any(words in str(error) for words in ("failed to map segment", "can't start new thread"))
+    is_said = any(words in first_line(error) for words in ("failed to map segment", "can't start new thread"))
     if is_said or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return errors.WorkerError(
             f"out of memory: {first_line(error)}", hint="run fewer workers, or fewer environments in each"

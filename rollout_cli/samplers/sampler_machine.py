@@ -137,7 +137,7 @@ class SamplerMachine:
             is_new = worker >= self._n_running
             if is_new:
                 instructions.append(StartWorker(worker))
-            # No change is no update: a worker watches what is read from each update to the first episode after it.
+            # No change is no update: after each update, a worker watches what is read until an episode ends.
             changed = (change for change in changes[worker : worker + 1] if change != Update())
             updates = self._updates.history(worker) if is_new else tuple(changed)
             lease, salt = (

@@ -48,6 +48,8 @@ def test_tune_prints_a_configuration(rollout: Caller, tmp_path: Path) -> None:
     options = json.loads(dry.stdout)
     assert (1, "sync") == (options["workers"], options["vectorization"])
     assert "envs_per_worker" in options
+    repeatable = json.loads(rollout(*words, "--require-reproducible", "--json").stdout)
+    assert {"sync"} == {row["options"]["vectorization"] for row in repeatable["rows"]}
 
 
 def test_check_looks_at_what_acts(rollout: Caller, tmp_path: Path) -> None:

@@ -163,7 +163,6 @@ def test_another_seed_gives_other_data(tmp_path: Path) -> None:
 # which compiles, may give another order than the next one.
 SETS = """
 import gymnasium
-from tests.helpers.thorough import usually
 
 class Sets(gymnasium.Env):
     observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)

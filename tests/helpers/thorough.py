@@ -1,6 +1,6 @@
-"""Tests marked as `thorough`: variants of a test that runs anyway, and slow.
+"""Slow tests, marked as `thorough`: most are further parameters of a test that runs anyway.
 
-The README's test command leaves them out; `.ci/run` runs them once (`pytest -m thorough`; `-m ''` runs all tests).
+The README's test command leaves them out, and `.ci/run` runs them once (`pytest -m thorough`; `-m ''` runs all tests).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def usually(parameters: Iterable[T], runs: Callable[[T], bool]) -> list[Any]:
-    """Return the parameters of a test; those for which `runs` is false are marked. A tuple is several arguments."""
+    """Return the parameters of a test, a tuple for several arguments; those for which `runs` is false are marked."""
     marked = [
         pytest.param(
             *(one if isinstance(one, tuple) else (one,)), marks=() if runs(one) else pytest.mark.thorough

@@ -565,7 +565,6 @@ import resource
 from rollout_cli.errors import WorkerError
 from tests.helpers.sampling import sampler_of
 from tests.helpers.sampled import act
-from tests.helpers.thorough import usually
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 for limit in (8, 14, 20, 60):
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
