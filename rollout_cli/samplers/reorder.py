@@ -37,7 +37,6 @@ class ReorderBuffer:
         self._plan, self._limits = plan, limits or BufferLimits()
         self._next = list(plan.firsts)
         self._entries: dict[int, _Entry] = {}
-        self._skipped: set[int] = set()
         self._bytes_here = self._bytes_elsewhere = 0
         self.stop = 0  # One past the last episode that was given, or left out on the way there.
 
@@ -77,13 +76,9 @@ class ReorderBuffer:
             self._entries[numbers.start] = _Entry(numbers.stop, [episodes])
 
     def pass_over(self, numbers: range) -> None:
-        """Continue without episodes that were rejected."""
+        """Continue without episodes that do not come: rejected ones, or one that is skipped."""
+        self._drop(numbers.start)  # The parts of one that is skipped may have come.
         self._entries[numbers.start] = _Entry(numbers.stop)
-
-    def skip(self, number: int) -> None:
-        """Continue without an episode, which does not come; parts of it may have come."""
-        self._skipped.add(number)
-        self._drop(number)
 
     def _drop(self, number: int) -> None:
         entry = self._entries.pop(number, None)
@@ -95,10 +90,6 @@ class ReorderBuffer:
         """Yield every chunk whose turn it is, partition by partition."""
         for partition, end in enumerate(self._plan.stops):
             while (number := self._next[partition]) < end:
-                if number in self._skipped:
-                    self._next[partition] += 1
-                    self.stop = max(self.stop, number + 1)
-                    continue
                 entry = self._entries.get(number)
                 if entry is None or entry.missing_parts:
                     break

@@ -260,9 +260,10 @@ class SamplerMachine:
         self._leases.isolate(worker, decision.isolated)
         if decision.skipped is not None:
             number, reason = decision.skipped
-            self._leases.remove(worker, [range(number, number + 1)])
-            self._plan.complete(range(number, number + 1), np.zeros(1, np.int64))
-            self.buffer.skip(number)
+            numbers = range(number, number + 1)
+            self._leases.remove(worker, [numbers])
+            self._plan.complete(numbers, np.zeros(1, np.int64))
+            self.buffer.pass_over(numbers)
             self._skipped[number] = reason
         self._leases.release(worker)
         self._ready.discard(worker)
