@@ -76,51 +76,49 @@ class Exit:
 ToWorker = Start | Continue | Stop | Exit
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The updates of a generation are applied; the report names the files that were read meanwhile."""
+@dataclass(frozen=True, slots=True, eq=False)
+class FromWorker:
+    """What a worker sends, and for which call of its sampler."""
 
     worker: int
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started(FromWorker):
+    """The updates of a generation are applied; the report names the files that were read meanwhile."""
+
     env_spec: EnvSpec
     report: WorkerReport = field(default_factory=WorkerReport)
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(FromWorker):
     """A worker's first episode has ended; the report names the files that were read until then."""
 
-    worker: int
-    generation: int
     report: WorkerReport
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Batch(FromWorker):
     """Finished episodes, whose numbers rise and may have gaps, or one part of a long one."""
 
-    worker: int
-    generation: int
     chunk: AnyChunk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class Judged(FromWorker):
     """Which episodes were rejected, where workers keep some alone; a `Batch` with those kept may follow."""
 
-    worker: int
-    generation: int
     rejected: Array  # Their numbers, rising int64 (N,).
     # Of each info that the judgement needs and no episode of this worker has had so far: what is wrong.
     unmet: Mapping[str, RolloutError]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Failed:
+class Failed(FromWorker):
     """Something raised in the worker. It has no numbers left, and waits for a `Start` that rebuilds it."""
 
-    worker: int
-    generation: int
     error: RolloutError
     numbers: tuple[int, ...] = ()  # The user's code failed in one of these episodes, if in any.
 

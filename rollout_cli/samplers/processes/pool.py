@@ -21,7 +21,7 @@ import cloudpickle
 from rollout_cli.errors import WorkerError
 from rollout_cli.loading import first_line, one_line
 from rollout_cli.memory import ReusedMemory
-from rollout_cli.samplers.messages import Batch, Exit, Failed, Judged, Reported, Started, ToSampler, ToWorker
+from rollout_cli.samplers.messages import Exit, ToSampler, ToWorker
 from rollout_cli.samplers.pool import Died, Event, Pool
 from rollout_cli.samplers.processes.channel import Channel
 from rollout_cli.samplers.processes.crash_box import how_it_ended, new_box, read_notes, read_story
@@ -259,7 +259,7 @@ def _death(process: _Process) -> Died:
 
 
 def _checked(message: object, worker: int) -> ToSampler:
-    if not isinstance(message, Started | Reported | Batch | Judged | Failed) or message.worker != worker:
+    if not isinstance(message, ToSampler) or message.worker != worker:
         raise TypeError(f"worker {worker} sends no {type(message).__name__}")
     return message
 
