@@ -69,7 +69,7 @@ class LocalPool:
             self._setup.enter_context(factory.setup())
 
     def start(self, worker: int) -> None:
-        loop = WorkerLoop(self._factory, worker, owns_process=False, turn_seconds=TURN_SECONDS)
+        loop = WorkerLoop(lambda: self._factory, worker, owns_process=False, turn_seconds=TURN_SECONDS)
         self._workers[worker] = _LocalWorker(loop, deque(), BorrowedGenerators())
 
     def send(self, worker: int, command: ToWorker) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -52,14 +52,17 @@ _clock = time.perf_counter
 class WorkerLoop:
     """One worker, which notes in its crash box what runs.
 
+    Its factory is loaded at each build, so one that cannot be loaded is reported as one that cannot build.
     Where it owns its process, it sets that up for its factory. Whoever drives it calls `turn` only while
     there is room for more messages, so a worker never blocks on sending, and never drops a finished episode.
     It has `ended` after an `Exit`.
     """
 
+    _factory: WorkerFactory  # That of the last build.
+
     def __init__(
         self,
-        factory: WorkerFactory,
+        load_factory: Callable[[], WorkerFactory],
         worker_number: int,
         crash_box: NullCrashBox | None = None,
         *,
@@ -69,7 +72,7 @@ class WorkerLoop:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.ended = False
-        self._factory, self._number, self._box = factory, worker_number, crash_box
+        self._load_factory, self._number, self._box = load_factory, worker_number, crash_box
         self._owns_process, self._turn_seconds, self._flush_seconds = (
             owns_process,
             turn_seconds,
@@ -78,7 +81,7 @@ class WorkerLoop:
         self._hashes_files = hashes_files
         self._entered = ExitStack()
         self._worker: Worker | None = None
-        self._judge = None if factory.keep is None else Judge(factory.keep)
+        self._judge: Judge | None = None
         self._watch: FileWatch | None = (
             None  # From before a policy is loaded until the first episode has ended.
         )
@@ -178,10 +181,12 @@ class WorkerLoop:
         worker.assign(start.lease)
 
     def _built(self) -> Worker:
+        factory = self._factory = self._load_factory()
+        self._judge = None if factory.keep is None else Judge(factory.keep)
         with ExitStack() as entered:
             if self._owns_process:
-                entered.enter_context(self._factory.setup())
-            worker = self._factory(self._number)
+                entered.enter_context(factory.setup())
+            worker = factory(self._number)
             entered.callback(worker.shutdown)
             self._entered = entered.pop_all()  # Left when the worker ends; now only where the building fails.
         if self._box is not None:

@@ -59,7 +59,7 @@ class SimulatedPool:
 
     def start(self, worker: int) -> None:
         assert worker not in self._loops or worker not in self._dead, "a worker was started that runs"
-        self._loops[worker] = WorkerLoop(self._factory, worker)
+        self._loops[worker] = WorkerLoop(lambda: self._factory, worker)
         self._inboxes[worker], self._outboxes[worker] = deque(), deque()
 
     def send(self, worker: int, command: ToWorker) -> None:

@@ -404,7 +404,7 @@ def test_a_worker_that_died_is_started_again() -> None:
 
 def test_a_command_that_fails_does_not_take_the_next_one_along() -> None:
     """A worker whose update fails hears the Exit that arrived with it, rather than waiting until it is killed."""
-    loop = WorkerLoop(WorkerFactory(n_workers=1), 0, owns_process=False)
+    loop = WorkerLoop(lambda: WorkerFactory(n_workers=1), 0, owns_process=False)
     (failed,) = loop.turn([Start(1, (Update(agent=b"no pickle"),)), Exit()])
     assert isinstance(failed, Failed)
     assert loop.ended

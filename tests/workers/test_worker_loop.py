@@ -19,7 +19,8 @@ from tests.workers.worlds import ChainEnv
 
 def sent(env: Any, **options: Any) -> list[ToSampler]:
     """Return all that a loop sends for 20 episodes of an environment."""
-    loop = WorkerLoop(WorkerFactory(n_workers=1, seed=3, **options), 0, owns_process=False)
+    factory = WorkerFactory(n_workers=1, seed=3, **options)
+    loop = WorkerLoop(lambda: factory, 0, owns_process=False)
     policy = worlds.BatchPolicy(env_spec_of(ChainEnv()))
     update = Update(cloudpickle.dumps(policy), cloudpickle.dumps(NewEnvUpdate(env)))
     messages = loop.turn([Start(1, (update,), (range(20),))])

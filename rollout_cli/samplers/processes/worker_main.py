@@ -12,8 +12,6 @@ from typing import Any
 
 import setproctitle
 
-from rollout_cli.errors import UserCodeError
-from rollout_cli.samplers.messages import Exit, Failed, Start
 from rollout_cli.samplers.processes.channel import OUTBOX_BYTES, Channel
 from rollout_cli.samplers.processes.crash_box import CrashBox
 from rollout_cli.samplers.worker_loop import WorkerLoop
@@ -52,15 +50,7 @@ def _run(channel: Channel, box: CrashBox) -> None:
     os.environ.update(setup.environment)
     sys.argv[:], sys.path[:] = setup.argv, setup.path
     setup.enter_folder()
-    try:
-        factory = setup.load_factory()
-    except UserCodeError as refusal:
-        # Each `Start` gets this answer.
-        while not isinstance(command := _next(channel), Exit):
-            if isinstance(command, Start):
-                channel.put_nowait(Failed(setup.worker, command.generation, refusal))
-        return
-    loop = WorkerLoop(factory, setup.worker, box)
+    loop = WorkerLoop(setup.load_factory, setup.worker, box)
     while not loop.ended:
         commands = _commands(channel, wait=loop.idle)
         # The loop never runs ahead of a sampler that is slow to read, but hears commands all the same.

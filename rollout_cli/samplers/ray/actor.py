@@ -13,7 +13,7 @@ import cloudpickle
 import numpy as np
 
 from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, for_transport
-from rollout_cli.errors import InternalError, UserCodeError, WorkerError
+from rollout_cli.errors import InternalError, WorkerError
 from rollout_cli.samplers.messages import Batch, Failed, Start, ToWorker, Update
 from rollout_cli.samplers.pool import Died, Event
 from rollout_cli.samplers.ray import load_ray
@@ -49,12 +49,7 @@ class Actor:
         `updates` are those of a `Start` among the commands: an object of the store, which many actors share.
         """
         commands = [replace(each, updates=updates) if isinstance(each, Start) else each for each in commands]
-        try:
-            loop = self._loop = self._loop or _new_loop(self._setup, self._turn_seconds)
-        except UserCodeError as refusal:
-            starts = [command for command in commands if isinstance(command, Start)]
-            answers = [Failed(self._setup.worker, start.generation, refusal) for start in starts]
-            return _packed(Reply([*answers], idle=True, running_numbers=())), []
+        loop = self._loop = self._loop or _new_loop(self._setup, self._turn_seconds)
         events = take_turn(loop, self._setup.worker, commands)
         if events and isinstance(events[-1], Died):
             self._loop = None
@@ -72,7 +67,7 @@ def _new_loop(setup: WorkerSetup, turn_seconds: float) -> WorkerLoop:
     sys.path += [entry for entry in setup.path if entry not in sys.path]
     setup.enter_folder()
     return WorkerLoop(
-        setup.load_factory(),
+        setup.load_factory,
         setup.worker,
         hashes_files=True,  # The driver's machine may not have them.
         turn_seconds=turn_seconds,
