@@ -72,14 +72,15 @@ class WorkerLoop:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.ended = False
-        self._load_factory, self._number, self._box = load_factory, worker_number, crash_box
+        self._load_factory, self._number = load_factory, worker_number
+        self._box = crash_box or NullCrashBox()
         self._owns_process, self._turn_seconds, self._flush_seconds = (
             owns_process,
             turn_seconds,
             flush_seconds,
         )
         self._hashes_files = hashes_files
-        self._entered = ExitStack()
+        self._entered = ExitStack()  # What is left when the worker ends, or before it is built again.
         self._worker: Worker | None = None
         self._judge: Judge | None = None
         self._watch: FileWatch | None = (
@@ -117,8 +118,7 @@ class WorkerLoop:
         except Exception as error:  # noqa: BLE001  Whatever it is, the sampler must hear of it.
             self._failed = True
             self._messages = [*self.rescue(), Failed.of(self._number, self._generation, error)]
-        if self._worker is not None:
-            self._worker.crash_box.end_turn()
+        self._box.end_turn()
         messages, self._messages = self._messages, []
         # One that failed does not take those after it along, such as an Exit.
         return [*messages, *self.turn(untaken)] if untaken else messages
@@ -183,21 +183,18 @@ class WorkerLoop:
     def _built(self) -> Worker:
         factory = self._factory = self._load_factory()
         self._judge = None if factory.keep is None else Judge(factory.keep)
-        with ExitStack() as entered:
-            if self._owns_process:
-                entered.enter_context(factory.setup())
-            worker = factory(self._number)
-            entered.callback(worker.shutdown)
-            self._entered = entered.pop_all()  # Left when the worker ends; now only where the building fails.
-        if self._box is not None:
-            worker.crash_box = self._box
+        if self._owns_process:
+            self._entered.enter_context(factory.setup())
+        worker = factory(self._number)
+        self._entered.callback(worker.shutdown)
+        worker.crash_box = self._box
         return worker
 
     # -- episodes --------------------------------------------------------------------------------------------
 
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
-            worker.crash_box.begin_turn()
+            self._box.begin_turn()
             worker.advance(_clock() + self._turn_seconds)
         if self._is_due(worker):
             self._send_finished(worker, everything=not worker.has_work)
