@@ -63,7 +63,6 @@ class NativeEngine:
         self._resetting = np.empty(0, np.int64)
         self._is_begun = False
         self._where = RESET
-        self._observations: Any = None
         self._leaves: list[Array] = []
         self._acting = f"policy.{setting.policy.methods[1]}"
         self._policy = NativePolicy(setting, rows)
@@ -117,13 +116,13 @@ class NativeEngine:
 
     def _reset(self, rows: Array) -> Any:
         """Let the environment reset these rows, and return its infos."""
-        before = self._observations if self._is_begun else None
-        result, self._running.seed[rows] = self._rows.reset(rows, self._running.number, before)
+        before, numbers = self._leaves, self._running.number
+        result, self._running.seed[rows] = self._rows.reset(rows, numbers, is_first=not self._is_begun)
         self._where = RESET_RESULT
         observations, infos = result
-        self._rows.check_left_alone(rows, before, observations)
-        self._resetting = np.empty(0, np.int64)
         self._see(observations)
+        self._rows.check_left_alone(rows, before, self._leaves)
+        self._resetting = np.empty(0, np.int64)
         return infos
 
     # -- a step ----------------------------------------------------------------------------------------------
@@ -146,7 +145,9 @@ class NativeEngine:
         buffer, n_rows = self._buffer, self._n_rows
         buffer.begin_step(self._leaves)
         self._where = self._acting
-        action, actions, infos = self._policy.act(self._observations, self._running.number)
+        # Not as they came: gymnasium joins texts to tuples.
+        observations = self._spaces.tree(self._leaves)
+        action, actions, infos = self._policy.act(observations, self._running.number)
         buffer.put_actions(actions)
         buffer.put_infos("agent", infos)
         self._where = STEP
@@ -159,15 +160,13 @@ class NativeEngine:
         self._finish_step(terminated, flag_batch("truncated", truncated, n_rows), infos)
 
     def _see(self, observations: Any) -> None:
-        """Keep the observations, and their leaves, for the next step to record."""
+        """Keep the leaves of the observations for the next step."""
         try:
             columns = self._spaces.columns(observations)
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(f"the observations lack {error!r}: {shown(observations)}") from error
         pairs = zip(self._spaces.leaves, columns, strict=True)
         self._leaves = [leaf_batch("observations", leaf, values, self._n_rows) for leaf, values in pairs]
-        # Not as they are: gymnasium joins texts to tuples.
-        self._observations = self._spaces.tree(self._leaves)
 
     def _finish_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Record a step's infos, finish the episodes that ended, and begin those whose rows are reset."""

@@ -44,7 +44,6 @@ class NativeRows:
         self.env: Any = env
         self.n_rows = n_rows
         self.mode = autoreset_mode(env)
-        self._spaces = SpaceRows(env.single_observation_space)
         self._takes_list = True
         self._keeps_mask = False
 
@@ -69,12 +68,11 @@ class NativeRows:
                 "such as {env_kwargs=max_episode_steps=N}, or max_num_frames_per_episode=N for ALE",
             )
 
-    def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Array]:
-        """Reset rows (k,) for the episodes `numbers` (n,), where `before` are the last observations.
+    def reset(self, rows: Array, numbers: Array, *, is_first: bool) -> tuple[Any, Array]:
+        """Reset rows (k,) for the episodes `numbers` (n,).
 
-        The first time `before` is None, and the rows are all; so they are where the environment resets itself
-        later. Return observations and infos of the batch, and the seeds that these rows were given (k,), -1
-        for none.
+        The first time the rows are all; so they are where the environment resets itself later. Return
+        observations and infos of the batch, and the seeds that these rows were given (k,), -1 for none.
         """
         if self.resets_itself:
             # No two workers share a number, so none begins like another. The seed has 31 bits.
@@ -83,7 +81,7 @@ class NativeRows:
         mask, seeds = self.mask(rows), np.zeros(len(numbers), np.int64)
         seeds[rows] = env_seeds(self._root, np.maximum(numbers[rows], 0))
         # gymnasium's own vector environments take the mask out of the options.
-        result = self._reset(mask, seeds, None if before is None else {"reset_mask": mask.copy()})
+        result = self._reset(mask, seeds, None if is_first else {"reset_mask": mask.copy()})
         return result, seeds[rows] if self._takes_list else seeds[rows] >> 1
 
     def mask(self, rows: Array) -> Array:
@@ -103,16 +101,17 @@ class NativeRows:
         # ALE takes an array of 31-bit seeds, of the rows that are reset alone.
         return self.env.reset(seed=seeds[mask] >> 1, options=options)
 
-    def check_left_alone(self, rows: Array, before: Any, after: Any) -> None:
-        """Raise EnvLoadError if a reset of `rows` has changed others' observations; this is checked once."""
+    def check_left_alone(self, rows: Array, before: list[Array], after: list[Array]) -> None:
+        """Raise EnvLoadError if a reset of `rows` has changed others' observations; this is checked once.
+
+        Those before it and after it are one array (n, *shape) a leaf.
+        """
         others = ~self.mask(rows)
-        if before is None or self._keeps_mask or not others.any():
+        if self._keeps_mask or not others.any():
             return
-        for leaf, *batches in zip(
-            self._spaces.leaves, self._spaces.columns(before), self._spaces.columns(after), strict=True
-        ):
-            old, new = (leaf_batch("observations", leaf, batch, self.n_rows)[others] for batch in batches)
-            if old.tolist() != new.tolist() if leaf.kind == "text" else old.tobytes() != new.tobytes():
+        for leaf in zip(before, after, strict=True):
+            old, new = (batch[others] for batch in leaf)
+            if old.tolist() != new.tolist() if old.dtype == object else old.tobytes() != new.tobytes():
                 raise EnvLoadError(
                     f"{vector_name(self.env)} resets rows that options['reset_mask'] leaves out",
                     hint="let it leave them as they are, or let it reset itself and say so in its metadata",
