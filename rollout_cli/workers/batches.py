@@ -6,7 +6,7 @@ beside each `key` that not every row has; policies give arrays, masked where som
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,13 @@ def flag_batch(name: str, flags: Any, n_rows: int) -> Array:
             f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows"
         )
     return array.astype(bool, copy=False)
+
+
+def row_mask(rows: Sequence[int] | Array, n_rows: int) -> Array:
+    """Return row numbers as a mask, bool (n,)."""
+    mask = np.zeros(n_rows, bool)
+    mask[rows] = True
+    return mask
 
 
 def _as_array(values: Any) -> Array:

@@ -13,7 +13,7 @@ from rollout_cli.envs.source import Vector
 from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.seeding.seeds import derive_seed, env_seed, env_seeds
-from rollout_cli.workers.batches import leaf_batch
+from rollout_cli.workers.batches import leaf_batch, row_mask
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, shown
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
@@ -78,17 +78,11 @@ class NativeRows:
             # No two workers share a number, so none begins like another. The seed has 31 bits.
             lowest = int(numbers[numbers != NO_NUMBER].min())
             return self.env.reset(seed=env_seed(self._root, lowest) >> 1), np.full(len(rows), -1)
-        mask, seeds = self.mask(rows), np.zeros(len(numbers), np.int64)
+        mask, seeds = row_mask(rows, self.n_rows), np.zeros(len(numbers), np.int64)
         seeds[rows] = env_seeds(self._root, np.maximum(numbers[rows], 0))
         # gymnasium's own vector environments take the mask out of the options.
         result = self._reset(mask, seeds, None if is_first else {"reset_mask": mask.copy()})
         return result, seeds[rows] if self._takes_list else seeds[rows] >> 1
-
-    def mask(self, rows: Array) -> Array:
-        """Return rows (k,) as a mask, bool (n,)."""
-        mask = np.zeros(self.n_rows, bool)
-        mask[rows] = True
-        return mask
 
     def _reset(self, mask: Array, seeds: Array, options: dict[str, Any] | None) -> Any:
         if self._takes_list:
@@ -106,7 +100,7 @@ class NativeRows:
 
         Those before it and after it are one array (n, *shape) a leaf.
         """
-        others = ~self.mask(rows)
+        others = ~row_mask(rows, self.n_rows)
         if self._keeps_mask or not others.any():
             return
         for leaf in zip(before, after, strict=True):
@@ -143,12 +137,12 @@ class NativePolicy:
         if self._policy.seed_rows is not None:
             seeds = np.zeros(self._rows.n_rows, np.uint64)
             seeds[rows] = [derive_seed(self._root, number, "policy") for number in numbers.tolist()]
-            self._policy.seed_rows(self._rows.mask(rows), seeds)
+            self._policy.seed_rows(row_mask(rows, self._rows.n_rows), seeds)
 
     def reset(self, rows: Array) -> None:
         """Begin the episodes of rows (k,), after the environment's reset; the first time, of all rows."""
         if self._policy.resets:
-            self._policy.reset(self._rows.mask(rows))
+            self._policy.reset(row_mask(rows, self._rows.n_rows))
 
     def act(self, observations: Any, numbers: Array) -> tuple[Any, list[Array], Any]:
         """Choose actions for a tree of arrays (n, *shape), where rows run the numbers int64 (n,).

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rollout_cli.episodes.spaces import Array, SpaceRows
 from rollout_cli.seeding.seeds import derive_seed, seed_globals
-from rollout_cli.workers.batches import infos_of_rows
+from rollout_cli.workers.batches import infos_of_rows, row_mask
 from rollout_cli.workers.checks import BadValueError, shown
 from rollout_cli.workers.policy_holder import masks_of
 from rollout_cli.workers.rows.engine import PythonRows, Row, clock
@@ -26,14 +26,11 @@ class RowsTogether(PythonRows):
 
     def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
         super().__init__(setting, envs, updates)
-        env_spec = self._spec
-        self._observations, self._actions = (
-            SpaceRows(env_spec.observation_space),
-            SpaceRows(env_spec.action_space),
-        )
+        self._observations = SpaceRows(self._spec.observation_space)
+        self._actions = SpaceRows(self._spec.action_space)
         self._columns = list(zip(*(row.recorder.observations.columns for row in self._rows), strict=True))
         # Of a copy: nothing is drawn from the space itself.
-        resting_space = copy.deepcopy(env_spec.observation_space)
+        resting_space = copy.deepcopy(self._spec.observation_space)
         resting_space.seed(0)
         self._resting = resting_space.sample()
         for row in self._rows:
@@ -134,7 +131,8 @@ class RowsTogether(PythonRows):
             self._reset(row, row.number)
         self._row, self._where = None, "policy.reset"
         if self._policy.resets:
-            self._policy.reset(self._mask(row.index for row in (rows if self._is_begun else self._rows)))
+            indices = [row.index for row in (rows if self._is_begun else self._rows)]
+            self._policy.reset(row_mask(indices, len(self._rows)))
         if unwatched := [row for row in rows if not row.is_watched]:
             self._watch(unwatched)
         self._is_begun = True
@@ -151,9 +149,4 @@ class RowsTogether(PythonRows):
         if self._policy.seed_rows is not None:
             seeds = np.zeros(len(self._rows), np.uint64)
             seeds[list(numbers)] = [derive_seed(self._root, number, "policy") for number in numbers.values()]
-            self._policy.seed_rows(self._mask(numbers), seeds)
-
-    def _mask(self, indices: Iterable[int]) -> Array:
-        mask = np.zeros(len(self._rows), bool)
-        mask[list(indices)] = True
-        return mask
+            self._policy.seed_rows(row_mask(list(numbers), len(self._rows)), seeds)
