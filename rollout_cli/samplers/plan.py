@@ -10,14 +10,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import ArgumentError, UsageError
-
-Array = npt.NDArray[Any]
 
 NO_END = sys.maxsize
 """One past the last number, where the numbers have no end."""
@@ -122,9 +119,7 @@ none), its steps, and those of the last episode (None where nobody knows)."""
 _EXTEND_HINT = "a dataset can be extended, but not cut short: ask for more"
 
 
-def remaining(  # noqa: C901 - one branch a plan
-    plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0
-) -> Plan | None:
+def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) -> Plan | None:
     """Return what is left of a plan if an earlier run `covered` so much of each partition; None for nothing.
 
     `n_episodes` is how many episodes it has, which the numbers do not tell where it rejected some.
@@ -133,18 +128,22 @@ def remaining(  # noqa: C901 - one branch a plan
         UsageError: If the earlier run has more than the plan.
     """
     next_number, steps, last_length = covered[0]
-    too_much = ""
     match plan:
         case MinKept():
             return _remaining_kept(plan, covered[0], n_episodes)
         case MinTimesteps(first=first, stop=stop) | Episodes(first, stop) if next_number > stop:
-            count = next_number - first
-            too_much = f"there are {count:,} episodes, more than the {stop - first:,} of this run"
+            raise UsageError(
+                f"there are {next_number - first:,} episodes, more than the {stop - first:,} of this run",
+                hint=_EXTEND_HINT,
+            )
         case MinTimesteps(timesteps, _, stop):
             if steps < timesteps and next_number < stop:
                 return MinTimesteps(timesteps - steps, next_number, stop)
             if last_length is not None and steps - last_length >= timesteps:
-                too_much = f"there are {steps:,} steps, more than a run of {timesteps:,} steps has"
+                raise UsageError(
+                    f"there are {steps:,} steps, more than a run of {timesteps:,} steps has",
+                    hint=_EXTEND_HINT,
+                )
         case Episodes(first, stop):
             if next_number < stop:
                 return Episodes(next_number, stop)
@@ -152,8 +151,6 @@ def remaining(  # noqa: C901 - one branch a plan
             done = tuple(stop - first - worker * episodes for worker, (stop, _, _) in enumerate(covered))
             if min(done) < episodes:
                 return EpisodesPerWorker(episodes, first, done)
-    if too_much:
-        raise UsageError(too_much, hint=_EXTEND_HINT)
     return None
 
 
