@@ -327,11 +327,10 @@ class Sampler:
 
     def _end(self, call: SamplerMachine) -> None:
         """Let the workers stop, and forget what was not handed on."""
-        skipped = call.skipped
         self.next_number = max(self.next_number, call.buffer.stop)
         if call.generation == self._generation:
-            self._stops.clear()
-            self.dropped_episodes, self.skipped = call.buffer.n_waiting, skipped
+            self._stops = StopRequests()
+            self.dropped_episodes, self.skipped = call.buffer.n_waiting, call.skipped
             self.is_done = call.is_done
             if self._failure is not None:
                 # A caller may have enough after the episodes that come before a failure, and never see it.

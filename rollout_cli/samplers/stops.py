@@ -21,10 +21,6 @@ class StopRequests:
         begins_at = _clock() + after
         self._moments.append((begins_at, begins_at + grace))
 
-    def clear(self) -> None:
-        """Forget them: their stream has ended."""
-        self._moments.clear()
-
     @property
     def has_begun(self) -> bool:
         """Whether the stream should be ending by now."""
