@@ -189,7 +189,7 @@ class Server:
             if self._control.fileno() in ready and not self._answer():
                 break
         for pid, _ in self._workers.values():
-            _kill_group(pid)
+            kill_group(pid)
         os._exit(0)
 
     def _answer(self) -> bool:
@@ -204,7 +204,7 @@ class Server:
         if descriptors:
             self.fork(worker_id, *descriptors)
         elif worker_id in self._workers:
-            _kill_group(self._workers[worker_id][0])
+            kill_group(self._workers[worker_id][0])
         return True
 
     def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
@@ -255,7 +255,7 @@ class Server:
             if ended:
                 # The group keeps its number while it has members, so no stranger can be hit as long as one
                 # lives.
-                _kill_group(pid)
+                kill_group(pid)
                 del self._workers[worker_id]
                 _report(status, Status.ENDED, os.waitstatus_to_exitcode(wait_status))
                 os.close(status)
@@ -276,6 +276,7 @@ def _report(status: int, kind: Status, value: int) -> None:
         os.write(status, RECORD.pack(kind, value))
 
 
-def _kill_group(pid: int) -> None:
+def kill_group(pid: int) -> None:
+    """Kill the processes of a worker's group; one that has ended is no error."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

@@ -9,7 +9,6 @@ import os
 import queue
 import select
 import selectors
-import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from rollout_cli.samplers.processes.fork_server import (
     ForkServer,
     StartMethod,
     Status,
+    kill_group,
     running_server,
 )
 from rollout_cli.samplers.sampler import Sampler
@@ -77,8 +77,7 @@ class _Process:
         self.killed = self.killed or reason
         self.server.kill(self.name)
         if not self.server.is_usable and self.pid is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            kill_group(self.pid)
 
     def release(self) -> None:
         for part in (self.channel, self.box, self.status):
