@@ -139,9 +139,11 @@ def as_reported(error: Exception) -> RolloutError:
     """
     reported: RolloutError
     if isinstance(error, MemoryError):
-        hint = "run fewer workers or environments at once, or shorter episodes"
-        message = f"a worker ran out of memory: {first_line(error)}"
-        reported = WorkerError(message, hint=hint, details=traceback_text(error))
+        reported = WorkerError(
+            f"a worker ran out of memory: {first_line(error)}",
+            hint="run fewer workers or environments at once, or shorter episodes",
+            details=traceback_text(error),
+        )
     elif not isinstance(error, RolloutError):
         reported = InternalError(f"a worker failed: {first_line(error)}", details=traceback_text(error))
     else:

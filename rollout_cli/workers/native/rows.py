@@ -178,13 +178,9 @@ class NativePolicy:
 
     def _for_env(self, leaves: list[Array]) -> Any:
         """Return actions as gymnasium batches them: texts as a tuple, integers in their space's own type."""
-        pairs = [
-            (leaf.kind, leaf.space.dtype, values)
-            for leaf, values in zip(self._spaces.leaves, leaves, strict=True)
-        ]
         batched = [
-            tuple(values) if kind == "text" else values.astype(dtype, copy=False)
-            for kind, dtype, values in pairs
+            tuple(values) if leaf.kind == "text" else values.astype(leaf.space.dtype, copy=False)
+            for leaf, values in zip(self._spaces.leaves, leaves, strict=True)
         ]
         return self._spaces.tree(batched)
 

@@ -45,10 +45,6 @@ class Column:
         self._has_bytes = leaf.kind not in ("discrete", "text") and leaf.row_bytes < FRAME_BYTES
         self.samples: Any = Frames(self._dtype, leaf.shape) if leaf.row_bytes >= FRAME_BYTES else []
 
-    def clear(self) -> None:
-        """Remove all samples."""
-        self.samples.clear()
-
     def pack(self) -> None:
         """Keep the samples of a long episode in a fifth of the memory, all but the last."""
         if self._has_bytes and len(self.samples) > _MOST_UNPACKED:

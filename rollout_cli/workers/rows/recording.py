@@ -57,7 +57,7 @@ class SpaceRecorder:
     def clear(self) -> None:
         """Remove all samples."""
         for column in self.columns:
-            column.clear()
+            column.samples.clear()
 
     def pack(self) -> None:
         """Keep the samples of a long episode in less memory."""
