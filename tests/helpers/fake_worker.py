@@ -15,7 +15,8 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import InfoTable
 from rollout_cli.errors import EnvError
-from rollout_cli.workers import DefaultWorker, WorkerFactory
+from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.values import WorkerReport
 from tests.helpers.chunks import BOX_SPEC
 

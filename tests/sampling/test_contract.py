@@ -27,7 +27,8 @@ from rollout_cli.errors import (
     UsageError,
 )
 from rollout_cli.samplers.plan import MinKept
-from rollout_cli.workers import VecWorker, WorkerFactory
+from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.kinds import VecWorker
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv, OddError
 from tests.helpers.policies import CountingPolicy, FaultyPolicy, OwnNoisePolicy

@@ -28,7 +28,7 @@ from rollout_cli.errors import EnvError, UserCodeError, WorkerError
 from rollout_cli.samplers.processes.crash_box import CrashBox, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.processes.fork_server import RECORD, Server, Status
 from rollout_cli.samplers.supervision import Notes, Watch
-from rollout_cli.workers import VecWorker
+from rollout_cli.workers.kinds import VecWorker
 from rollout_cli.workers.values import NO_NUMBER
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv

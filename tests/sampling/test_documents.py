@@ -31,7 +31,7 @@ from rollout_cli.errors import (
     RolloutError,
     UserCodeError,
 )
-from rollout_cli.workers import EpisodeRules
+from rollout_cli.workers.values import EpisodeRules
 from rollout_cli.workers.worker import OWN_EPISODES
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv

@@ -32,8 +32,8 @@ from rollout_cli.samplers.local_sampler import LocalPool, LocalSampler
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.seeding.seeds import env_seed
-from rollout_cli.workers import VecWorker
 from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.kinds import VecWorker
 from tests.helpers.envs import SelfSeedingEnv
 from tests.helpers.fake_worker import FakeWorker, Script
 

@@ -15,9 +15,9 @@ from gymnasium.wrappers import TimeLimit
 
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, UserCodeError
 from rollout_cli.seeding.seeds import env_seed
-from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.native import buffer as buffers
-from rollout_cli.workers.values import NullCrashBox
+from rollout_cli.workers.values import EpisodeRules, NullCrashBox
 from rollout_cli.workers.worker import OWN_EPISODES
 from tests.workers import worlds
 from tests.workers.worlds import (

@@ -17,7 +17,7 @@ from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.source import env_source
 from rollout_cli.policies.source import policy_source
 from rollout_cli.seeding.seeds import env_seed
-from rollout_cli.workers import DefaultWorker, VecWorker
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.native import buffer as buffers
 from tests.helpers.contents import row_dicts
 from tests.workers import worlds

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from rollout_cli.errors import ArgumentError, UsageError, UserCodeError
-from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker, WorkerFactory, load_worker_class
+from rollout_cli.workers.factory import WorkerFactory, load_worker_class
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
+from rollout_cli.workers.values import EpisodeRules
 from tests.helpers.projects import project, write_module
 from tests.workers import worlds
 from tests.workers.worlds import ChainEnv
@@ -92,7 +94,7 @@ def test_a_class_that_cannot_be_built() -> None:
 # -- worker classes by name --------------------------------------------------------------------------------------------
 
 MODULE = """
-    from rollout_cli.workers import DefaultWorker
+    from rollout_cli.workers.kinds import DefaultWorker
 
     class Mine(DefaultWorker):
         pass

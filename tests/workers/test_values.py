@@ -14,8 +14,9 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from rollout_cli.errors import EnvError, EnvLoadError, PolicyError
-from rollout_cli.workers import EpisodeRules, VecWorker
 from rollout_cli.workers.checks import sound_episodes
+from rollout_cli.workers.kinds import VecWorker
+from rollout_cli.workers.values import EpisodeRules
 from tests.workers import worlds
 from tests.workers.worlds import DISABLED, NATIVE, SAME_STEP, SEED, SINGLE, ChainEnv, make, run
 

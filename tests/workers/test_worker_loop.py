@@ -12,7 +12,7 @@ from rollout_cli.envs.updates import NewEnvUpdate
 from rollout_cli.errors import EnvError
 from rollout_cli.samplers.messages import Batch, Failed, Start, ToSampler, Update
 from rollout_cli.samplers.worker_loop import WorkerLoop
-from rollout_cli.workers import WorkerFactory
+from rollout_cli.workers.factory import WorkerFactory
 from tests.workers import worlds
 from tests.workers.worlds import ChainEnv
 

@@ -18,7 +18,8 @@ from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.spaces import SpaceRows
-from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
+from rollout_cli.workers.values import EpisodeRules
 from tests.helpers.contents import row_dicts
 
 Array = npt.NDArray[Any]
