@@ -100,7 +100,7 @@ class Leases:
                 number = self._isolated[worker].pop(0)
                 lease = [range(number, number + 1)]
         elif count := self._wanted(worker, buffer_is_full=buffer_is_full):
-            lease = self._plan.free(worker).lease(worker, count)
+            lease = self._plan.free(worker).lease(count)
         if lease:
             self._set(worker, sorted([*self.in_flight[worker], *lease], key=attrgetter("start")))
         return tuple(lease)
@@ -112,9 +112,7 @@ class Leases:
         count = 0
         if has <= (self._size.ahead - 1) * size:
             # What came back lies below what others run: it must run first, or the buffer could never drain.
-            count = max(
-                self._plan.free(worker).n_released(worker), 0 if buffer_is_full else self._share(worker, has)
-            )
+            count = max(self._plan.free(worker).n_released, 0 if buffer_is_full else self._share(worker, has))
             count = min(count, self._size.ahead * size - has)
         if count == 0 and self._must_run_next(worker, buffer_is_full=buffer_is_full):
             return 1
@@ -133,7 +131,7 @@ class Leases:
         """Return whether the worker's next number is the lowest missing one, without which nothing ends."""
         if self._n_in_flight and not buffer_is_full:
             return False  # What is in flight moves the run on; only a full buffer asks for the lowest.
-        free = [self._plan.free(other).next_number(other) for other in range(len(self.in_flight))]
+        free = [self._plan.free(other).next_number for other in range(len(self.in_flight))]
         taken = [runs[0].start for runs in self.in_flight if runs]
         taken += [numbers[0] for numbers in self._isolated if numbers]
         return free[worker] < NO_END and free[worker] == min([*taken, *free])
@@ -144,7 +142,7 @@ class Leases:
 
     def release(self, worker: int) -> None:
         """Let all numbers of the worker's be leased again, to anybody who may run them."""
-        self._plan.free(worker).release(worker, self.in_flight[worker])
+        self._plan.free(worker).release(self.in_flight[worker])
         self._set(worker, [])
 
     def isolate(self, worker: int, numbers: Iterable[int]) -> None:

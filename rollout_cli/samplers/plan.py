@@ -216,9 +216,14 @@ class PlanState:
                 ]
                 self.stops = [start + episodes for start in starts]
         bounds = list(zip(self.firsts, self.stops, strict=True))
-        self._free = [FreeNumbers(first, stop, owners=self.stride, block=block) for first, stop in bounds]
         self._missing = sum(stop - first for first, stop in bounds)
-        self.is_shared = len(bounds) == 1 and self.stride == 1
+        # One for each worker where each has numbers of its own, else one for all.
+        self._free = [
+            FreeNumbers(first + (owner - first) % self.stride, stop, stride=self.stride, block=block)
+            for first, stop in bounds
+            for owner in range(self.stride)
+        ]
+        self.is_shared = len(self._free) == 1
 
     @property
     def done(self) -> bool:
@@ -230,8 +235,8 @@ class PlanState:
         return (number - self._first) // self._size if self._size else 0
 
     def free(self, worker: int) -> FreeNumbers:
-        """Return the numbers that the worker can be leased; those of other workers may be among them."""
-        return self._free[worker if len(self._free) > 1 else 0]
+        """Return the numbers that the worker can be leased."""
+        return self._free[worker % len(self._free)]
 
     def complete(self, numbers: range, lengths: Array) -> None:
         """Count episodes without gaps between them as run.
@@ -289,31 +294,30 @@ class _Prefix:
 
 
 class FreeNumbers:
-    """Gives out the numbers of `first` to `stop - 1`, lowest first, and takes them back.
+    """Gives out every `stride`-th number from `first` to `stop - 1`, lowest first, and takes them back.
 
-    With n `owners`, number i belongs to worker i % n; with one, anybody may run any number. New numbers are
-    leased in whole blocks of `block`, counted from 0 in steps of `owners`.
+    New numbers are leased in whole blocks of `block`, counted from 0 in steps of `stride`.
     """
 
-    def __init__(self, first: int, stop: int, *, owners: int = 1, block: int = 1) -> None:
-        self._owners, self._stop, self._block = owners, stop, block
-        self._next = [first + (owner - first) % owners for owner in range(owners)]
-        # By owner, the numbers that came back: rising ranges.
-        self._released: list[list[range]] = [[] for _ in range(owners)]
+    def __init__(self, first: int, stop: int, *, stride: int = 1, block: int = 1) -> None:
+        self._next, self._stop, self._stride, self._block = first, stop, stride, block
+        self._released: list[range] = []  # The numbers that came back: rising ranges.
 
-    def n_released(self, worker: int) -> int:
-        """Return how many numbers came back and wait for `worker`."""
-        return sum(map(len, self._released[worker % self._owners]))
+    @property
+    def n_released(self) -> int:
+        """Return how many numbers came back."""
+        return sum(map(len, self._released))
 
-    def next_number(self, worker: int) -> int:
-        """Return the lowest number that `worker` can be leased; NO_END where none is left for it."""
-        fresh, released = self._next[worker % self._owners], self._released[worker % self._owners]
-        return min(fresh if fresh < self._stop else NO_END, released[0].start if released else NO_END)
+    @property
+    def next_number(self) -> int:
+        """Return the lowest number that can be leased; NO_END where none is left."""
+        if self._released:  # They lie below all that were not leased yet.
+            return self._released[0].start
+        return self._next if self._next < self._stop else NO_END
 
-    def lease(self, worker: int, count: int) -> list[range]:
-        """Lease up to `count` numbers (rounded up to whole blocks) to `worker`, released ones first."""
-        owner = worker % self._owners
-        released, leased = self._released[owner], []
+    def lease(self, count: int) -> list[range]:
+        """Lease up to `count` numbers (rounded up to whole blocks), released ones first."""
+        released, leased = self._released, []
         while count > 0 and released:
             run = released.pop(0)
             if len(run) > count:
@@ -321,17 +325,16 @@ class FreeNumbers:
             leased.append(run[:count])
             count -= len(leased[-1])
         if count > 0:
-            start = self._next[owner]
-            size = -(-count // self._block) * self._block - (start // self._owners) % self._block
-            fresh = range(start, min(start + size * self._owners, self._stop), self._owners)
-            self._next[owner] = start + len(fresh) * self._owners
+            size = -(-count // self._block) * self._block - (self._next // self._stride) % self._block
+            stop = min(self._next + size * self._stride, self._stop)
+            fresh = range(self._next, stop, self._stride)
+            self._next += len(fresh) * self._stride
             leased += [fresh] if fresh else []
         return leased
 
-    def release(self, worker: int, runs: Iterable[range]) -> None:
-        """Free numbers again that are leased to `worker`."""
-        owner = worker % self._owners
-        self._released[owner] = sorted([*self._released[owner], *runs], key=attrgetter("start"))
+    def release(self, runs: Iterable[range]) -> None:
+        """Free numbers again that are leased."""
+        self._released = sorted([*self._released, *runs], key=attrgetter("start"))
 
 
 def contiguous_ranges(numbers: Array) -> list[range]:

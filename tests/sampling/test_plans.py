@@ -55,28 +55,27 @@ class TestFreeNumbers:
     def test_numbers_are_leased_lowest_first_and_released_ones_before_new_ones(self) -> None:
         """Released numbers lie below those that others run."""
         free = FreeNumbers(10, 30)
-        assert [range(10, 15)] == free.lease(0, 5)
-        assert [range(15, 20)] == free.lease(1, 5)
-        free.release(0, [range(12, 15)])
-        assert 3 == free.n_released(1)
-        assert 12 == free.next_number(1)
-        assert [range(12, 14)] == free.lease(1, 2)
-        assert [range(14, 15), range(20, 23)] == free.lease(1, 4)
+        assert [range(10, 15)] == free.lease(5)
+        assert [range(15, 20)] == free.lease(5)
+        free.release([range(12, 15)])
+        assert (3, 12) == (free.n_released, free.next_number)
+        assert [range(12, 14)] == free.lease(2)
+        assert [range(14, 15), range(20, 23)] == free.lease(4)
 
     def test_a_number_stays_with_its_owner(self) -> None:
-        """With n owners number i belongs to worker i % n, released or not."""
-        free = FreeNumbers(4, NO_END, owners=3)
-        assert [range(4, 10, 3)] == free.lease(1, 2)
-        assert [range(6, 12, 3)] == free.lease(0, 2)
-        free.release(1, [range(7, 8)])
-        assert [range(5, 8, 3)] == free.lease(2, 1)
-        assert [range(7, 8)] == free.lease(1, 1)
+        """Where policies differ by worker, number i belongs to worker i % n, released or not."""
+        state = PlanState(Episodes(4, NO_END), n_workers=3, by_worker=True)
+        assert [range(4, 10, 3)] == state.free(1).lease(2)
+        assert [range(6, 12, 3)] == state.free(0).lease(2)
+        state.free(1).release([range(7, 8)])
+        assert [range(5, 8, 3)] == state.free(2).lease(1)
+        assert [range(7, 8)] == state.free(1).lease(1)
 
     def test_leases_are_whole_blocks(self) -> None:
         """A lease ends at a multiple of the block, so that rows are filled alike."""
         free = FreeNumbers(3, 100, block=8)
-        assert [range(3, 8)] == free.lease(0, 1)
-        assert [range(8, 24)] == free.lease(0, 9)
+        assert [range(3, 8)] == free.lease(1)
+        assert [range(8, 24)] == free.lease(9)
 
 
 @given(
@@ -111,7 +110,7 @@ class TestPlanState:
     def test_a_range_is_done_when_all_its_numbers_are(self) -> None:
         """It ends with its last number, and one partition holds all."""
         state = PlanState(Episodes(5, 8), n_workers=2)
-        assert [range(5, 8)] == state.free(1).lease(1, 10)
+        assert [range(5, 8)] == state.free(1).lease(10)
         state.complete(range(6, 8), lengths_of(3, 3))
         assert (False, [8]) == (state.done, state.stops)
         state.complete(range(5, 6), lengths_of(3))
@@ -129,7 +128,7 @@ class TestPlanState:
     def test_episodes_bound_a_number_of_steps(self) -> None:
         """No more numbers are leased than there may be, however many steps are missing."""
         state = PlanState(MinTimesteps(1_000, first=2, stop=6), n_workers=2)
-        assert [range(2, 6)] == state.free(0).lease(0, 10)
+        assert [range(2, 6)] == state.free(0).lease(10)
         state.complete(range(4, 6), lengths_of(1, 1))
         assert (2, 1) == (state.still_needed(0), state.still_needed(1))
         state.complete(range(2, 4), lengths_of(1, 1))
@@ -139,13 +138,11 @@ class TestPlanState:
         """Worker w runs its own range, from where an earlier run has left it."""
         state = PlanState(EpisodesPerWorker(4, first=10, done=(0, 3, 4)), n_workers=3, by_worker=True)
         assert (3, [10, 17, 22]) == (len(state.stops), state.firsts)
-        assert [[range(10, 14)], [range(17, 18)], []] == [
-            state.free(worker).lease(worker, 9) for worker in range(3)
-        ]
+        assert [[range(10, 14)], [range(17, 18)], []] == [state.free(worker).lease(9) for worker in range(3)]
         assert [0, 1, 2] == [state.partition(number) for number in (13, 14, 21)]
         assert [14, 18, 22] == state.stops
-        state.free(0).release(0, [range(12, 14)])
-        assert (2, 0) == (state.free(0).n_released(0), state.free(1).n_released(1))
+        state.free(0).release([range(12, 14)])
+        assert (2, 0) == (state.free(0).n_released, state.free(1).n_released)
         state.complete(range(10, 14), lengths_of(1, 1, 1, 1))
         state.complete(range(17, 18), lengths_of(1))
         assert state.done
