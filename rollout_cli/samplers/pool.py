@@ -28,13 +28,13 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """What the user should know of the pool, one line."""
+class Warn:
+    """What the user should know, in one line, of the pool or of a fault that does not end the call."""
 
     text: str
 
 
-Event = ToSampler | Died | Notice
+Event = ToSampler | Died | Warn
 
 
 class Pool(Protocol):

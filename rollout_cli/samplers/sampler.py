@@ -20,9 +20,9 @@ from rollout_cli.progress import shown
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan
-from rollout_cli.samplers.pool import Pool, SegmentRunner
+from rollout_cli.samplers.pool import Pool, SegmentRunner, Warn
 from rollout_cli.samplers.reorder import BufferLimits
-from rollout_cli.samplers.sampler_machine import Fail, Instruction, SamplerMachine, Send, StartWorker, Warn
+from rollout_cli.samplers.sampler_machine import Fail, Instruction, SamplerMachine, Send, StartWorker
 from rollout_cli.samplers.stops import StopRequests
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog

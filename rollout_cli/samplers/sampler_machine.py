@@ -28,7 +28,7 @@ from rollout_cli.samplers.messages import (
     Update,
 )
 from rollout_cli.samplers.plan import Plan, PlanState, contiguous_ranges
-from rollout_cli.samplers.pool import Died, Event, Notice
+from rollout_cli.samplers.pool import Died, Event, Warn
 from rollout_cli.samplers.reorder import BufferLimits, ReorderBuffer
 from rollout_cli.samplers.supervision import Decision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
@@ -47,13 +47,6 @@ class Send:
 
     worker: int
     command: ToWorker
-
-
-@dataclass(frozen=True, slots=True)
-class Warn:
-    """Tell the user of a fault that does not end the call, in one line."""
-
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +147,8 @@ class SamplerMachine:
         After a failure finished episodes are still handed on, but nobody is brought up again.
         """
         match event:
-            case Notice(text):
-                return [Warn(text)]
+            case Warn():
+                return [event]
             case Batch(_, generation) if generation == self.generation:
                 return self._batch(event, now)
             case Judged(_, generation) if generation == self.generation:

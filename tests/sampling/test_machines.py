@@ -25,9 +25,9 @@ from rollout_cli.samplers.plan import (
     Plan,
     PlanState,
 )
-from rollout_cli.samplers.pool import Died, Notice
+from rollout_cli.samplers.pool import Died, Warn
 from rollout_cli.samplers.reorder import ReorderBuffer
-from rollout_cli.samplers.sampler_machine import Fail, SamplerMachine, Send, StartWorker, Warn
+from rollout_cli.samplers.sampler_machine import Fail, SamplerMachine, Send, StartWorker
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.workers.factory import WorkerFactory
@@ -436,7 +436,7 @@ def test_a_call_that_stops_drops_what_lies_above_the_highest_that_ended() -> Non
 
 def test_what_a_pool_notices_is_a_warning() -> None:
     """It changes nothing else."""
-    assert [Warn("no place")] == begun().handle(Notice("no place"), 0.0)
+    assert [Warn("no place")] == begun().handle(Warn("no place"), 0.0)
 
 
 class TestSupervisor:

@@ -29,7 +29,7 @@ from rollout_cli.loading import first_line
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, ToWorker, Update
 from rollout_cli.samplers.plan import contiguous_ranges
-from rollout_cli.samplers.pool import Died, Event, Notice, Pool, Result, SegmentRunner
+from rollout_cli.samplers.pool import Died, Event, Pool, Result, SegmentRunner, Warn
 from rollout_cli.samplers.ray import INSTALL_HINT, load_ray
 from rollout_cli.samplers.ray.actor import TURN_SECONDS, Actor, Recipe, Stored, unpacked, unpacked_numbers
 from rollout_cli.samplers.sampler import Sampler
@@ -231,7 +231,7 @@ class RayPool:
                 f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s, "
                 f"and are waited for: {' and '.join(facts)} of the Ray cluster are free"
             )
-            return [Notice(text)]
+            return [Warn(text)]
         return []
 
     def _reap(self, handle: _Handle, error: Exception) -> Died:
