@@ -15,7 +15,7 @@ import numpy as np
 from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, for_transport
 from rollout_cli.errors import InternalError, WorkerError
 from rollout_cli.samplers.messages import Batch, Failed, Start, ToWorker, Update
-from rollout_cli.samplers.pool import Died, Event
+from rollout_cli.samplers.pool import Event
 from rollout_cli.samplers.ray import load_ray
 from rollout_cli.samplers.worker_loop import WorkerLoop, take_turn
 from rollout_cli.samplers.worker_setup import WorkerSetup
@@ -38,8 +38,7 @@ class Actor:
     """One worker."""
 
     def __init__(self, setup: WorkerSetup, turn_seconds: float) -> None:
-        self._setup, self._turn_seconds = setup, turn_seconds
-        self._loop: WorkerLoop | None = None
+        self._worker, self._loop = setup.worker, _new_loop(setup, turn_seconds)
 
     def turn(
         self, commands: Sequence[ToWorker], updates: tuple[Update, ...] = ()
@@ -49,18 +48,15 @@ class Actor:
         `updates` are those of a `Start` among the commands: an object of the store, which many actors share.
         """
         commands = [replace(each, updates=updates) if isinstance(each, Start) else each for each in commands]
-        loop = self._loop = self._loop or _new_loop(self._setup, self._turn_seconds)
-        events = take_turn(loop, self._setup.worker, commands)
-        if events and isinstance(events[-1], Died):
-            self._loop = None
-        if loop.ended:
-            loop.close()
+        events = take_turn(self._loop, self._worker, commands)
+        if self._loop.ended:
+            self._loop.close()
         chunks = [event.chunk.load() for event in events if isinstance(event, Batch)]
         light = [
             replace(event, chunk=_reference(event.chunk)) if isinstance(event, Batch) else event
             for event in events
         ]
-        return _packed(Reply(light, loop.idle, loop.running_numbers)), chunks
+        return _packed(Reply(light, self._loop.idle, self._loop.running_numbers)), chunks
 
 
 def _new_loop(setup: WorkerSetup, turn_seconds: float) -> WorkerLoop:
