@@ -52,7 +52,6 @@ class DefaultWorker(Worker):
             )
         self._envs, self._env_updates = envs, updates
         self._take_spec(spec)
-        self._make_ready()
 
     def _new_engine(self, setting: Setting) -> Engine:
         kind: type[RowsInTurn | RowsTogether] = RowsTogether
@@ -148,7 +147,6 @@ class VecWorker(DefaultWorker):
         self._queue.add(waiting, self.number_stride)
         rows.check_limit(self._limit)
         self._take_spec(env_spec_of(env, self._limit))
-        self._make_ready()
 
     def _new_engine(self, setting: Setting) -> Engine:
         if self._native is None:

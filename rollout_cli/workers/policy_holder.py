@@ -18,8 +18,6 @@ from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.source import is_policy_source
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
 
-NOT_READY = "the worker needs both a policy and an environment: update_agent and update_env"
-
 
 class PolicyHolder:
     """Takes policies and parameters, and adapts a policy once the spaces are known.

@@ -25,7 +25,7 @@ from rollout_cli.loading import reporting
 from rollout_cli.policies.adapt import policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
-from rollout_cli.workers.policy_holder import NOT_READY, PolicyHolder
+from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.row_queues import RowQueues
 from rollout_cli.workers.values import NO_NUMBER, EpisodeRules, NullCrashBox, OnInvalidAction, WorkerReport
 
@@ -230,11 +230,13 @@ class Worker(abc.ABC):
         """Return the engine for the policy and the environments."""
 
     def _take_spec(self, spec: EnvSpec) -> None:
+        """Work in the environments, which have this spec, from now on."""
         if spec != self._env_spec:
             if self.finished_rows:
                 raise InternalError("the environment was replaced before the finished episodes were taken")
             self._holder.policy = None
         self._env_spec = spec
+        self._make_ready()
 
     def _make_ready(self) -> None:
         """Build an engine once both the policy and the environment are known."""
@@ -411,7 +413,9 @@ class Worker(abc.ABC):
 
     def _ready(self) -> Engine:
         if self._engine is None:
-            raise InternalError(NOT_READY)
+            raise InternalError(
+                "the worker needs both a policy and an environment: update_agent and update_env"
+            )
         return self._engine
 
     def __getstate__(self) -> NoReturn:
