@@ -30,8 +30,7 @@ _WIDEST_BYTES, _LARGEST_VALUE = 8, 4_096
 def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
     """Return the values of a leaf of a batch as an array (n, *shape) of its type; `name` is their plural."""
     if leaf.kind == "text":
-        array = np.empty(len(values), object)
-        array[:] = [checked_text("the text of a row", value, leaf.space) for value in values]
+        array = _objects([checked_text("the text of a row", value, leaf.space) for value in values])
     else:
         array = _as_array(values)
     shape = (n_rows, *leaf.shape)

@@ -63,8 +63,6 @@ class Episodes:
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the episodes of the parts after one another."""
-        if len(parts) == 1:
-            return parts[0]
         facts = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _FACTS}
         last = tuple(map(np.concatenate, zip(*(part.last for part in parts), strict=True)))
         return replace(parts[0], **facts, last=last)
