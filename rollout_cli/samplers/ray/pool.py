@@ -331,17 +331,15 @@ class RaySegmentRunner(SegmentRunner):
 
     def run(self, function: Callable[..., Result], *args: Any, needs_folder: bool = True) -> Result:
         ray = load_ray()
-        losses: list[Exception] = []
-        while len(losses) < _TRIES:
-            self._actor = self._actor or _new_actor(ray, elsewhere=not needs_folder and not losses)
+        for attempt in range(_TRIES):
+            self._actor = self._actor or _new_actor(ray, elsewhere=not needs_folder and attempt == 0)
             try:
                 return cast("Result", ray.get(self._actor.run.remote(function, *args)))
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from error
             except ray.exceptions.RayError as error:
                 self._actor = None
-                losses.append(error)
-        loss = losses[-1]
+                loss = error
         raise WorkerError(
             f"a call on the Ray cluster failed: {first_line(loss)}", hint=INSTALL_HINT
         ) from loss
