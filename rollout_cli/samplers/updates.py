@@ -16,8 +16,6 @@ from rollout_cli.policies.source import policy_source
 from rollout_cli.samplers.messages import Update
 from rollout_cli.workers.factory import WorkerFactory
 
-_HINT = "each worker gets a copy: give a class, a factory or module:attr, from which it builds its own"
-
 
 class UpdateLog:
     """What all workers of a sampler are given; `agents` and `envs` are as in `Sampler`.
@@ -81,7 +79,11 @@ def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
 def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[bytes | None]:
     """Return every object pickled; one that several workers share is pickled once."""
     pickled: dict[int, bytes | None] = {id(None): None}
-    with reporting(kind, f"the {what} cannot be pickled", hint=_HINT):
+    with reporting(
+        kind,
+        f"the {what} cannot be pickled",
+        hint="each worker gets a copy: give a class, a factory or module:attr, from which it builds its own",
+    ):
         for obj in objs:
             if id(obj) not in pickled:
                 pickled[id(obj)] = cloudpickle.dumps(obj)

@@ -44,7 +44,6 @@ FLUSH_ROWS = 1 << 16
 FLUSH_BYTES = 4 << 20
 """Finished episodes of so many rows or bytes are sent at once."""
 
-_HINT = "what it is made of must be importable in the worker too"
 _log = logging.getLogger("rollout_cli")
 _clock = time.perf_counter
 
@@ -267,6 +266,10 @@ def take_turn(loop: WorkerLoop, worker: int, commands: Sequence[ToWorker]) -> li
 
 
 def _unpickled(data: bytes | None, what: str, kind: type[UserCodeError]) -> Any:
-    with reporting(kind, f"the {what} cannot be unpickled in the worker", hint=_HINT):
+    with reporting(
+        kind,
+        f"the {what} cannot be unpickled in the worker",
+        hint="what it is made of must be importable in the worker too",
+    ):
         # Pickled by this package's own process.
         return None if data is None else pickle.loads(data)  # noqa: S301

@@ -49,9 +49,6 @@ PLACE_SECONDS = 20.0
 
 _CONNECT_SECONDS = 10.0
 _TRIES = 4
-_CLUSTER_HINT = (
-    "ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), or add nodes first"
-)
 _TURNS_AHEAD = 2
 _LOOK_SECONDS = 0.1  # How long a call of the pool is noticed at the latest.
 _clock = time.monotonic
@@ -295,7 +292,8 @@ class RaySampler(Sampler):
                 raise UsageError(
                     f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, "
                     f"and the Ray cluster has {present.get(kind, 0):g}",
-                    hint=_CLUSTER_HINT,
+                    hint="ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), "
+                    "or add nodes first",
                 )
         return RayPool(self._factory, self._updates, self._resources, self._supervision)
 
