@@ -339,15 +339,12 @@ class FreeNumbers:
 
 def contiguous_ranges(numbers: Array) -> list[range]:
     """Return rising numbers, int64 (N,), as ranges without gaps, lowest first; usually that is one."""
-    if len(numbers) == 0:
-        return []
-    first, stop = int(numbers[0]), int(numbers[-1]) + 1
-    if stop - first == len(numbers):
-        return [range(first, stop)]
-    gaps = np.flatnonzero(np.diff(numbers) != 1)
-    firsts = [first, *numbers[gaps + 1].tolist()]
-    stops = [*(numbers[gaps] + 1).tolist(), stop]
-    return list(map(range, firsts, stops))
+    if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return [range(int(numbers[0]), int(numbers[-1]) + 1)]
+    # No number is next to -2.
+    firsts = numbers[np.diff(numbers, prepend=-2) != 1]
+    lasts = numbers[np.diff(numbers, append=-2) != 1]
+    return list(map(range, firsts.tolist(), (lasts + 1).tolist()))
 
 
 def without(runs: Sequence[range], gone: Sequence[range]) -> list[range]:
