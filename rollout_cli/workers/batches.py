@@ -30,7 +30,8 @@ _WIDEST_BYTES, _LARGEST_VALUE = 8, 4_096
 def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
     """Return the values of a leaf of a batch as an array (n, *shape) of its type; `name` is their plural."""
     if leaf.kind == "text":
-        array = _objects([checked_text("the text of a row", value, leaf.space) for value in values])
+        texts = (checked_text("the text of a row", value, leaf.space) for value in values)
+        array = np.fromiter(texts, object)
     else:
         array = _as_array(values)
     shape = (n_rows, *leaf.shape)
@@ -114,7 +115,10 @@ def _column(
     is_sequence = isinstance(value, list | tuple) and len(value) == n_rows
     # A value without one entry a row counts for every row.
     is_array = hasattr(value, "__array__") and np.ndim(value) > 0
-    values = np.asarray(value) if is_array else _objects(value if is_sequence else [value] * n_rows)
+    # Not by `np.array`, which would take arrays of one shape for rows of numbers.
+    values = (
+        np.asarray(value) if is_array else np.fromiter(value if is_sequence else [value] * n_rows, object)
+    )
     for name, array in (("info", values), ("mask of info", mask)):
         if array is not None and array.shape[:1] != (n_rows,):
             raise BadValueError(
@@ -123,17 +127,9 @@ def _column(
             )
     kind = _kind(values)
     if kind == _ODD:
-        values = _objects(
-            [copied(value) if mask is None or mask[row] else None for row, value in enumerate(values)]
-        )
+        copies = (copied(value) if mask is None or mask[row] else None for row, value in enumerate(values))
+        values = np.fromiter(copies, object)
     return (path, kind), values, mask
-
-
-def _objects(values: Any) -> Array:
-    column = np.empty(len(values), object)
-    for at, value in enumerate(values):  # At once, numpy would take arrays of one shape for rows of numbers.
-        column[at] = value
-    return column
 
 
 def _kind(values: Array) -> str:
