@@ -396,6 +396,42 @@ def test_last_observations_that_are_missing() -> None:
         run(make("native same", Silent([ChainEnv] * 3, autoreset_mode=SAME_STEP)), range(6))
 
 
+def test_last_observations_that_lack_a_part() -> None:
+    """Of a Dict; the line names the key."""
+
+    class Partial(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *rest, infos = super().step(actions)
+            if "final_obs" in infos:
+                infos["final_obs"] = {"speed": np.zeros((3, 2), np.float32), "mode": np.ones(3, np.int64)}
+            return *rest, infos
+
+    env = Partial([worlds.space_env("dict")] * 3, autoreset_mode=SAME_STEP)
+    with pytest.raises(EnvError, match=r"^env.step: the final observations lack KeyError\('camera'\)"):
+        run(make("native same", env), range(6))
+
+
+def test_an_error_names_the_seed_that_a_row_was_given() -> None:
+    """ALE's environments take an array of seeds, of 31 bits, and no list."""
+    given: list[int] = []
+
+    class TakesArray(SyncVectorEnv):
+        def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+            if isinstance(seed, list):
+                raise TypeError("no list")
+            given.extend(seed.tolist())
+            return super().reset(seed=seed.tolist(), options=options)
+
+    class Outside(worlds.BatchPolicy):
+        def get_actions(self, observations: Any) -> Any:
+            return np.array([0, 7, 0]), {}
+
+    env = TakesArray([ChainEnv] * 3, autoreset_mode=DISABLED)
+    with pytest.raises(PolicyError) as caught:
+        run(make("native disabled", env, Outside), range(3))
+    assert f"episode 1, seed {given[1]}, step 0" in str(caught.value)
+
+
 def test_last_observations_as_one_array() -> None:
     """ALE's form: those of all rows."""
 

@@ -12,7 +12,6 @@ import numpy as np
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
-from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
 from rollout_cli.workers.checks import (
     ENDLESS_HINT,
@@ -47,12 +46,7 @@ class NativeEngine:
     not_reproducible: str | None = None
 
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
-        self._worker, self._queue, self._limit, self._root = (
-            setting.worker,
-            setting.queue,
-            setting.limit,
-            setting.root,
-        )
+        self._worker, self._queue, self._limit = setting.worker, setting.queue, setting.limit
         self._rows, self._n_rows, self._crash_box = rows, rows.n_rows, setting.worker.crash_box
         self._spec = setting.worker.env_spec
         self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
@@ -161,12 +155,16 @@ class NativeEngine:
 
     def _see(self, observations: Any) -> None:
         """Keep the leaves of the observations for the next step."""
+        self._leaves = self._checked_leaves("observations", observations)
+
+    def _checked_leaves(self, name: str, observations: Any) -> list[Array]:
+        """Return the leaves of a batch of observations, one array (n, *shape) each; `name` is for errors."""
         try:
             columns = self._spaces.columns(observations)
         except (KeyError, IndexError, TypeError) as error:
-            raise BadValueError(f"the observations lack {error!r}: {shown(observations)}") from error
+            raise BadValueError(f"the {name} lack {error!r}: {shown(observations)}") from error
         pairs = zip(self._spaces.leaves, columns, strict=True)
-        self._leaves = [leaf_batch("observations", leaf, values, self._n_rows) for leaf, values in pairs]
+        return [leaf_batch(name, leaf, values, self._n_rows) for leaf, values in pairs]
 
     def _finish_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Record a step's infos, finish the episodes that ended, and begin those whose rows are reset."""
@@ -204,8 +202,7 @@ class NativeEngine:
             rows = np.cumsum(over) - 1
             stacked = self._spaces.stack([final[row] for row in np.flatnonzero(over).tolist()])
             return [leaf[rows] for leaf in self._spaces.columns(stacked)]
-        pairs = zip(self._spaces.leaves, self._spaces.columns(final), strict=True)
-        return [leaf_batch("final observations", leaf, values, self._n_rows) for leaf, values in pairs]
+        return self._checked_leaves("final observations", final)
 
     def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
         """End the episodes in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
@@ -234,7 +231,7 @@ class NativeEngine:
         place = rows_place(self._worker.worker_number, numbers, self._n_rows, step)
         if isinstance(error, BadValueError) and error.row is not None:
             numbers = (int(self._running.number[error.row]),)
-            seed = -1 if self._rows.resets_itself else env_seed(self._root, numbers[0])
+            seed = int(self._running.seed[error.row])
             n_steps = step - int(self._running.start[error.row])
             place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
         self.forget(NO_NUMBER)
