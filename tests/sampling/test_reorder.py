@@ -77,6 +77,7 @@ def test_a_skipped_episode_is_passed_over() -> None:
     buffer.pass_over(range(1))
     assert [1, 3] == given_by(buffer)
     assert (True, False) == (buffer.is_past(2), buffer.is_past(4))
+    assert 0 == buffer._bytes_here
 
 
 def test_an_episode_in_parts_is_given_whole() -> None:
