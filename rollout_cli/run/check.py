@@ -93,7 +93,6 @@ class Trial:
         with self.running(
             kind=InspectingWorker, worker_args=arguments, worker_class=None, envs_per_worker=1
         ) as sampler:
-            assert sampler.report is not None
             return sampler.report.env
 
 
@@ -191,7 +190,6 @@ def _recorded(trial: Trial, n_steps: int) -> Recorded:
             chunks.pop()
         if not chunks:
             raise InterruptedRunError("no episode ended")
-        assert sampler.report is not None
         chunk = concatenate(chunks)
         summary = _written(trial, sampler, chunk)
         return Recorded(trial, sampler.env_spec, sampler.report, limit, n_steps, chunk, summary, seconds)
@@ -203,7 +201,6 @@ def _written(trial: Trial, sampler: Sampler, chunk: Chunk) -> DatasetSummary:
     from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
 
-    assert sampler.report is not None
     sources = provenance.sources_record(trial.config, trial.policy, trial.env)
     record = provenance.run_record(sources, sampler.report, provenance.surroundings())
     settings = DatasetSettings(sampler.env_spec, [{"root_seed": sampler.seed, **record}])

@@ -213,7 +213,6 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
         raise run.signals.error(
             f"the run was ended by {run.signals.name} before a worker had started"
         ) from error
-    assert sampler.report is not None
     record = provenance.run_record(request.sources, sampler.report, surrounding)
     state.check(record, spec, run.progress, is_whole=False)
     for line in sampler.report.warnings:
@@ -268,7 +267,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
             run.progress.add(chunk)
             if sampler.report is not report:
                 report = sampler.report
-                writer.record(**state.history({"files": pins.record(report.files if report else ())}))
+                writer.record(**state.history({"files": pins.record(report.files)}))
         if tally.failure is None:
             tally.skipped |= sampler.skipped
     writer.check()

@@ -95,7 +95,6 @@ def _replay_source(
         replayed = [
             _run_again(sampler, dataset, place, _ALL_BUT_REWARDS if is_relabelled else ()) for place in places
         ]
-        assert sampler.report is not None
         # What is read in an episode is known by now.
         late, _ = pins.changes(source["files"], pins.record(sampler.report.files))
     notices = [*(change for change in _since(late) if change not in changed), *changed, *versions]
@@ -113,7 +112,6 @@ def _start(
     sampler.start_worker()
     surrounding = provenance.surroundings()
     spec, report = sampler.wait_until_started(), sampler.report
-    assert report is not None
     record = provenance.run_record(sources, report, surrounding)
     # A source may have changed in a comment only, so this is no error.
     files, _ = pins.changes(source["files"], record["files"], is_whole=False)

@@ -55,9 +55,9 @@ class Verdict:
     difference: Difference | None = None  # Where the last of these differs.
 
 
-def known_beforehand(report: WorkerReport | None) -> Verdict | None:
+def known_beforehand(report: WorkerReport) -> Verdict | None:
     """Return the verdict on a run that needs no check, from what its workers know; None if they do not."""
-    if report is None or report.not_reproducible is None:
+    if report.not_reproducible is None:
         return None
     return Verdict("no", report.not_reproducible, report.scope)
 
@@ -135,7 +135,7 @@ def check(
     """
     report = sampler.report
     verdict = known_beforehand(report)
-    if verdict is not None or report is None or not steps:
+    if verdict is not None or not steps:
         return verdict or Verdict("unknown", "no episode was run")
     allowed = math.inf if required else max(MOST_SECONDS, SHARE * seconds)
     chosen, limit = early.chosen(seconds * sampler.n_started / steps, allowed)
@@ -210,7 +210,6 @@ def check_stored(
     number, surrounding = int(first.numbers[0]), surroundings()
     with rebuild(limit) as anew:
         spec = anew.wait_until_started()
-        assert anew.report is not None
         state.check(run_record(sources, anew.report, surrounding), spec, progress, is_whole=False)
         if (verdict := known_beforehand(anew.report)) is not None:
             return verdict

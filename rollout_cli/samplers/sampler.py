@@ -96,7 +96,7 @@ class Sampler:
         self._env_spec: EnvSpec | None = None
         self._generation = 0
         self._stops = StopRequests()
-        self.report: WorkerReport | None = None
+        self._report: WorkerReport | None = None
         self.skipped: dict[int, str] = {}
         self.n_started = self.next_number = self.total_env_steps = self.dropped_episodes = 0
         self.is_done = False
@@ -118,6 +118,12 @@ class Sampler:
             hint = "call wait_until_started first"
             raise InternalError("no worker has built the environment yet", hint=hint)
         return self._env_spec
+
+    @property
+    def report(self) -> WorkerReport:
+        """Return what the workers know of policy and environment, once one of them has built both."""
+        assert self._report is not None, "wait_until_started comes first"
+        return self._report
 
     # -- sampling ----------------------------------------------------------------------------------
 
@@ -148,7 +154,7 @@ class Sampler:
         """
         updates = self._updates.note(agent_update, env_update)
         if agent_update is not None or env_update is not None:
-            self.report = None  # The new ones read other files.
+            self._report = None  # The new ones read other files.
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
         call = self._begin(plan, updates)
@@ -315,7 +321,7 @@ class Sampler:
             raise UsageError("the workers were shut down while their stream was under way", hint=hint)
         for event in self._pool.wait(self._stops.patience):
             if isinstance(event, Started | Reported) and event.generation == call.generation:
-                self.report = (self.report or replace(event.report, files=())).joined(event.report)
+                self._report = (self._report or replace(event.report, files=())).joined(event.report)
             if isinstance(event, Started) and event.generation == call.generation:
                 self._env_spec = self._env_spec or event.env_spec  # All workers know the same.
             self._execute(call.handle(event, _clock()))
