@@ -22,7 +22,6 @@ from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, a
 from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.policies.source import PolicySource
 from rollout_cli.progress import Progress
-from rollout_cli.run import provenance
 from rollout_cli.run.checks.episodes import ON_EPISODES, Recorded
 from rollout_cli.run.checks.objects import Finding, InspectingWorker
 from rollout_cli.run.request import completed, env_of, policy_of, sampler_of
@@ -191,19 +190,17 @@ def _recorded(trial: Trial, n_steps: int) -> Recorded:
         if not chunks:
             raise InterruptedRunError("no episode ended")
         chunk = concatenate(chunks)
-        summary = _written(trial, sampler, chunk)
+        summary = _written(sampler, chunk)
         return Recorded(trial, sampler.env_spec, sampler.report, limit, n_steps, chunk, summary, seconds)
 
 
-def _written(trial: Trial, sampler: Sampler, chunk: Chunk) -> DatasetSummary:
+def _written(sampler: Sampler, chunk: Chunk) -> DatasetSummary:
     """Write episodes to a dataset in a temporary folder, and return what it held."""
     from rollout_cli.dataset.folder import OutputFolder  # noqa: PLC0415 - these load pyarrow
     from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
 
-    sources = provenance.sources_record(trial.config, trial.policy, trial.env)
-    record = provenance.run_record(sources, sampler.report, provenance.surroundings())
-    settings = DatasetSettings(sampler.env_spec, [{"root_seed": sampler.seed, **record}])
+    settings = DatasetSettings(sampler.env_spec, [{"root_seed": sampler.seed}])
     with (
         tempfile.TemporaryDirectory(prefix="rollout-check-") as folder,
         DatasetWriter(OutputFolder(Path(folder, "dataset")), settings) as writer,
