@@ -132,20 +132,13 @@ class RemotePath(PosixPath):
             raise StorageError(f"{self} cannot be used: its server does not answer", hint=self.hint)
         try:
             yield _connect(*self._origin)
-        except OSError as error:
-            # The store's own messages have no number.
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                raise
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except (OSError, ValueError) as error:  # Arguments that Arrow does not take are a ValueError.
             if time.monotonic() - began >= _SILENT_SECONDS:
                 _silent_until[self.parts[0]] = time.monotonic() + _PAUSE_SECONDS
-            raise self._failure(error) from error
-        except ValueError as error:  # Arrow's own class for arguments that it does not take.
-            raise self._failure(error) from error
-
-    def _failure(self, error: Exception) -> StorageError:
-        return StorageError(
-            f"{self} cannot be used: {' '.join(str(error).split())[:_LONGEST]}", hint=self.hint
-        )
+            text = " ".join(str(error).split())[:_LONGEST]
+            raise StorageError(f"{self} cannot be used: {text}", hint=self.hint) from error
 
     def check_server(self) -> None:
         """Raise `StorageError` unless its bucket exists, and the server answers."""
