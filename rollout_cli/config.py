@@ -283,16 +283,12 @@ class CollectConfig:
             raise ConfigError(f"command must be 'collect' or 'exact', got {self.command!r}")
         for name, option in OPTIONS.items():
             object.__setattr__(self, name, option.read(getattr(self, name), name))
-        if self.env is None and not _is_folder(self.policy):
+        # A folder may name an environment: `completed` of a run reads it.
+        if self.env is None and not Path(self.policy.rpartition(":")[2]).is_dir():
             object.__setattr__(self, "env", DEFAULT_ENV)
         if self.output == _UNSET_OUTPUT and self.env is not None:
             object.__setattr__(self, "output", default_output(self.env, datetime.now(UTC)))
         check_together(self, [option for option in OPTIONS.values() if option.name in ENDS])
-
-
-def _is_folder(policy: str) -> bool:
-    """Return whether a policy is a folder, which may name an environment: `completed` of a run reads it."""
-    return Path(policy.rpartition(":")[2]).is_dir()
 
 
 def _options() -> Iterator[Option]:

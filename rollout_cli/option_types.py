@@ -108,13 +108,13 @@ def _tasks(value: object) -> tuple[dict[str, Any], ...]:
                 "Input should be a file with a list of JSON objects: {reason}",
                 {"reason": str(error)},
             ) from error
-    if not isinstance(value, list | tuple) or not value or not all(map(_is_plain_mapping, value)):
+    if (
+        not isinstance(value, list | tuple)
+        or not value
+        or not all(isinstance(task, Mapping) and is_plain(task) for task in value)
+    ):
         raise PydanticCustomError("tasks", "Input should be a list of at least one JSON object, without null")
     return tuple(map(dict, value))
-
-
-def _is_plain_mapping(value: object) -> bool:
-    return isinstance(value, Mapping) and is_plain(value)
 
 
 ALLOWED = {
