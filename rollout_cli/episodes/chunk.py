@@ -35,11 +35,6 @@ class Part:
     count: int  # Of parts.
     episode_length: int
 
-    @property
-    def is_last(self) -> bool:
-        """Whether the episode ends with this part."""
-        return self.index == self.count - 1
-
 
 def sum_of(rewards: Array) -> float:
     """Return the sum of rewards, or of returns; that of inf and -inf is nan."""
@@ -69,7 +64,7 @@ class _Episodes:
     @property
     def completes(self) -> bool:
         """Whether its last episode ends in it: not where it is an earlier part of one."""
-        return self.part is None or self.part.is_last
+        return self.part is None or self.part.index == self.part.count - 1
 
     @property
     def episode_lengths(self) -> Array:

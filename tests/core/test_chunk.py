@@ -95,7 +95,7 @@ def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
         assert list(range(len(parts))) == [part.index for part in seen]
         assert {(len(parts), length)} == {(part.count, part.episode_length) for part in seen}
         assert [[part.n_steps] for part in parts] == [part.lengths.tolist() for part in parts]
-        assert [False] * (len(parts) - 1) + [True] == [part.is_last for part in seen]
+        assert [False] * (len(parts) - 1) + [True] == [part.completes for part in parts]
 
 
 def test_parts_stand_between_whole_episodes() -> None:
