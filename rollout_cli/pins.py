@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
 """The dot-folders of HOME that hold models; all others hold settings, caches and programs."""
 _OURS = str(Path(__file__).parent)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-_CHANGED_HINT = "put the files back that the run began with and resume it, or collect to another folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,8 @@ class FileWatch:
         self._has_begun = False
         # Whether the policy uses a module that was imported before, nobody knows.
         self._earlier = _module_states().keys()
-        global _is_hooked  # noqa: PLW0603 - a hook can never be removed, so a process has one
         _watches.append(self)
-        if not _is_hooked:
-            sys.addaudithook(_note)
-            _is_hooked = True
+        _add_hook()
 
     def opened(self, path: str, *, writes: bool) -> None:
         """Note an opened file; the bytecode of a module stands for its source."""
@@ -190,7 +187,12 @@ def _state(path: str) -> tuple[int, int]:
 
 
 _watches: list[FileWatch] = []
-_is_hooked = False
+
+
+@cache
+def _add_hook() -> None:
+    """Let Python report what is opened; a hook can never be removed, so a process has one."""
+    sys.addaudithook(_note)
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
@@ -246,7 +248,10 @@ def agreed(before: Iterable[PinnedFile], now: Iterable[PinnedFile]) -> tuple[Pin
 
 
 def _changed(file: PinnedFile) -> ChangedFilesError:
-    return ChangedFilesError(f"{file.label} was changed during the run, which reads it", hint=_CHANGED_HINT)
+    return ChangedFilesError(
+        f"{file.label} was changed during the run, which reads it",
+        hint="put the files back that the run began with and resume it, or collect to another folder",
+    )
 
 
 def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
