@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rollout_cli import __version__
 from rollout_cli.cli import change, collect, look, share, trust
 from rollout_cli.cli.options import Command, Group, LazyCommand, epilog
 from rollout_cli.cli.output import print_text, report
@@ -83,8 +84,6 @@ def _rollout(
 ) -> None:
     """Run a policy in a gymnasium environment with many workers; write the episodes to a Parquet dataset."""
     if version:
-        from rollout_cli import __version__  # noqa: PLC0415 - it reads the installed package's metadata
-
         print_text(f"rollout {__version__}")
     elif context.invoked_subcommand is None:
         print_text(context.get_help())

@@ -150,10 +150,6 @@ def _act_again(
     source = dataset.info["sources"][episode.source]
     root, number, values = source["root_seed"], episode.number, provenance.recorded_values(source)
     actions = iter(SpaceRows(dataset.env_spec.action_space).split(episode.actions))
-
-    def recorded_action(_: Any) -> Any:
-        return next(actions)
-
     with BorrowedGenerators():
         worker = DefaultWorker(seed=root, max_episode_length=len(episode), worker_number=0)
         worker.rules = EpisodeRules(
@@ -161,7 +157,7 @@ def _act_again(
             reset_options=values.get("reset_options", {}),
             tasks=values.get("tasks", ()),
         )
-        worker.update_agent(recorded_action)
+        worker.update_agent(lambda _: next(actions))
         worker.update_env(env)
         worker.assign([range(number, number + 1)])
         worker.start_episode()
