@@ -37,8 +37,11 @@ def resolve(
         for option in options
         if environ.get(option.variable)
     }
-    texts = {OPTIONS[name]: raw for name, raw in flags.items() if raw not in (None, [], ())}
-    typed = {option.name: option.read(raw, option.flag, text=True) for option, raw in texts.items()}
+    typed = {
+        name: OPTIONS[name].read(raw, OPTIONS[name].flag, text=True)
+        for name, raw in flags.items()
+        if raw not in (None, [], ())
+    }
     values = {} if file is None else _values_from_file(command, file)
     sources = [defaults or {}, values, variables, typed]
     merged = _merged(sources)

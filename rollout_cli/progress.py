@@ -184,9 +184,10 @@ class BarProgress(LineProgress):
         column = table.Column(no_wrap=True, overflow="ellipsis")
         text = progress.TextColumn("{task.description}", markup=False, table_column=column)
         bar = [progress.BarColumn(bar_width=_BAR_WIDTH)] if self._console.width >= _WIDE else []
-        columns = (progress.SpinnerColumn(), *bar, text)
         self._bar = progress.Progress(
-            *columns,
+            progress.SpinnerColumn(),
+            *bar,
+            text,
             console=self._console,
             auto_refresh=False,
             redirect_stdout=False,

@@ -77,11 +77,10 @@ def _first_steps(dataset: Dataset, number: int) -> list[dict[str, Any]]:
         return []
     table = dataset[:1].rows.steps().slice(0, number)
     names = [name for name in table.column_names if name != "episode_id" and not name.endswith("_extra")]
-    rows = table.select(names).to_pylist()
     # An image is bytes, and JSON has none.
     return [
         {name: _short(value) if isinstance(value, bytes) else value for name, value in row.items()}
-        for row in rows
+        for row in table.select(names).to_pylist()
     ]
 
 

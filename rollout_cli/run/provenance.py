@@ -62,16 +62,16 @@ class Surroundings:
 
 def surroundings() -> Surroundings:
     """Look at the place where a run runs; it takes a while, and needs nothing of the run."""
-    packages = {name: _version(name) for name in _PACKAGES}
     versions = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "rollout-collect": __version__,
+        **{name: _version(name) for name in _PACKAGES},
     }
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
-    return Surroundings(versions | packages, git, _distributions())
+    return Surroundings(versions, git, _distributions())
 
 
 # They read the files of distributions: once a process is enough.
@@ -186,8 +186,11 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
         recorded |= {name: recorded_spec(source[origin]) for name, origin in ORIGINS.items()}
         recorded["policy_kwargs"] = source["policy"]["options"]
         command = recorded.pop("command")
-        options = {name: value for name, value in recorded.items() if value is not None}
-        values = {name: OPTIONS[name].read(value, f"the dataset's {name}") for name, value in options.items()}
+        values = {
+            name: OPTIONS[name].read(value, f"the dataset's {name}")
+            for name, value in recorded.items()
+            if value is not None
+        }
         return {"command": command, **values, "seed": source["root_seed"]}
     except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise DatasetFormatError(

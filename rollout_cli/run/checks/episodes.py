@@ -58,8 +58,7 @@ class Recorded:
     def again(self, numbers: Sequence[int], **options: Any) -> list[EpisodeBatch]:
         """Run episodes one after another in a new process, and return them."""
         with self.trial.running(limit=self.limit, **options) as sampler:
-            chunks = [run_again(sampler, number) for number in numbers]
-            return [EpisodeBatch.from_chunks(self.spec, [chunk]) for chunk in chunks]
+            return [EpisodeBatch.from_chunks(self.spec, [run_again(sampler, number)]) for number in numbers]
 
 
 def _actions(recorded: Recorded) -> Iterator[Finding]:
