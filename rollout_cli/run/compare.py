@@ -78,21 +78,26 @@ def first_difference(
 def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
     """Yield the fields of one episode in the order of cause and effect within a step."""
     length = len(batch.rewards)
-    yield "episode_number", (0, batch.numbers)
-    yield "seed", (0, batch.seeds)
-    yield from _leaves("observation", batch.observations)
-    yield from _leaves("last_observation", batch.last_observations, length)
-    yield from _leaves("episode_info", batch.episode_infos)
-    yield from _leaves("action", batch.actions)
-    yield from _leaves("agent_info", batch.agent_infos)
-    yield "reward", (0, batch.rewards)
-    yield "terminated", (length - 1, batch.terminated)
-    yield "truncated", (length - 1, batch.truncated)
-    yield from _leaves("env_info", batch.env_infos)
-    yield "length", (length - 1, batch.lengths)
+    fields = (
+        ("episode_number", batch.numbers, 0),
+        ("seed", batch.seeds, 0),
+        ("observation", batch.observations, 0),
+        ("last_observation", batch.last_observations, length),
+        ("episode_info", batch.episode_infos, 0),
+        ("action", batch.actions, 0),
+        ("agent_info", batch.agent_infos, 0),
+        ("reward", batch.rewards, 0),
+        ("terminated", batch.terminated, length - 1),
+        ("truncated", batch.truncated, length - 1),
+        ("env_info", batch.env_infos, 0),
+        ("length", batch.lengths, length - 1),
+    )
+    for name, tree, start in fields:
+        yield from _leaves(name, tree, start)
 
 
-def _leaves(name: str, tree: Any, start: int = 0) -> Iterator[tuple[str, _Column]]:
+def _leaves(name: str, tree: Any, start: int) -> Iterator[tuple[str, _Column]]:
+    """Yield the leaves of a field, whose first row belongs to step `start`."""
     if isinstance(tree, Mapping | tuple):
         for key, branch in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
             yield from _leaves(f"{name}.{key}", branch, start)
