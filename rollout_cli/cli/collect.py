@@ -159,7 +159,7 @@ def check(
 
     with showing_progress(wanted=False, quiet=quiet or json) as progress, user_output_on_stderr():
         report = run_check(asked, seconds=seconds, progress=progress)
-    document, rows = report.document(), report.rows()
+    document = report.document()
     if json:
         print_json(document)
     else:
@@ -169,9 +169,9 @@ def check(
             lines += [f"{'':<{width + 6}}  change: {entry['change']}"] if entry["change"] else []
             if entry["status"] != "ok" or not quiet:
                 print_text("\n".join(map(printable, lines)))
-        if rows and not quiet:
+        if report.costs and not quiet:
             print_text("")
-            print_rows(rows)
+            print_rows(report.rows())
     return UserCodeError.exit_code if report.has_failed else 0
 
 

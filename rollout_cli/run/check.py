@@ -124,10 +124,8 @@ class CheckReport:
         return {"passed": not self.has_failed, "checks": checks, "costs": self.costs, "seconds": self.seconds}
 
     def rows(self) -> dict[str, str]:
-        """Return what a step and the run take, as people read it."""
+        """Return the `costs`, where there are any, as people read them."""
         costs = self.costs
-        if not costs:
-            return {}
         return {
             "speed": f"{costs['steps_per_second']:,.0f} steps/s with one worker",
             "a step": f"{costs['step_bytes']:,.0f} bytes in memory, {costs['step_disk_bytes']:,.0f} on disk",
