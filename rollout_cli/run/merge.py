@@ -239,7 +239,10 @@ def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:
     for notice in notices:
         progress.notice(f"{other.path}: {notice}")
     if first.source["run"] != other.source["run"] and not changed:
-        if are_comparable(first.source, other.source):
+        # Runs that are known or suspected to differ from themselves say nothing, nor do other machines or
+        # packages, which may round otherwise.
+        verdicts = {shard.source["reproducible"]["status"] for shard in (first, other)}
+        if verdicts == {"yes"} and first.source["versions"] == other.source["versions"]:
             return ["their first episode differs"]
         progress.warn(
             f"the first episodes of {first.path} and {other.path} differ: "
@@ -250,16 +253,6 @@ def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:
             f"{other.path} was collected with other versions than {first.path}: {'; '.join(versions)}"
         )
     return changed
-
-
-def are_comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return whether two parts of one run, of which these are the records, must have the same first episode.
-
-    Not where a run is known or suspected to differ from itself, nor where machines or packages may round
-    otherwise.
-    """
-    verdicts = {source["reproducible"]["status"] for source in (first, second)}
-    return bool(verdicts == {"yes"} and first["versions"] == second["versions"])
 
 
 def _chunks(datasets: Sequence[Dataset], per_worker: int | None) -> Iterator[Rewritten]:
