@@ -331,11 +331,10 @@ def options_of(command: str) -> list[Option]:
 
 
 def default_output(env: str, now: datetime) -> Path:
-    """Return `rollouts/<env>-<UTC time>`: milliseconds keep two runs of one second apart."""
+    """Return `rollouts/<env>-<time>`, `now` in UTC: milliseconds keep two runs of one second apart."""
     name = PurePath(env).stem if env.endswith((".json", ".pkl")) else env
     label = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:_LONGEST_LABEL] or "env"
-    time = now.astimezone(UTC)
-    return Path("rollouts") / f"{label}-{time:%Y%m%dT%H%M%S}.{time.microsecond // 1000:03d}Z"
+    return Path("rollouts") / f"{label}-{now:%Y%m%dT%H%M%S}.{now.microsecond // 1000:03d}Z"
 
 
 # Writing.
