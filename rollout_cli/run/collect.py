@@ -189,7 +189,7 @@ def _start(run: _Run) -> Iterator[Sampler]:
         raise signals.error(f"closing the environment was ended by {name}; the dataset is complete")
 
     with run.samplers.closing:
-        sampler = run.samplers.own()
+        sampler = run.samplers.closing.enter_context(run.samplers.own)
         sampler.start_worker()
         signals.stop = run.samplers.stop
         yield sampler

@@ -145,46 +145,37 @@ class RunSamplers:
     """The samplers of a run, one at a time: its own, and those of one new worker that check it.
 
     Attributes:
+        own: That of the run's own workers, which are not started.
         closing: Closes them, when the dataset is complete.
     """
 
     def __init__(self, request: Request, progress: Progress) -> None:
         self._request, self._progress = request, progress
-        self._current: Sampler | None = None  # A signal ends this one.
-        self.closing = ExitStack()
-
-    def own(self) -> Sampler:
-        """Return the sampler of the run's own workers, which are not started."""
-        request = self._request
-        sampler = self._current = sampler_of(
+        self.own = self._current = sampler_of(  # A signal ends the current one.
             request.config, request.policy, request.env, warn=self._warn, keep=request.config.keep
         )
         # A run that goes on, or a shard, does not begin where the other one did.
-        sampler.next_number = request.plan.first + request.state.totals["episodes"]
-        return self.closing.enter_context(sampler)
+        self.own.next_number = request.plan.first + request.state.totals["episodes"]
+        self.closing = ExitStack()
 
     def rebuild(self, limit: int | None) -> Sampler:
         """Return a sampler of one new worker; see `reproduce.Rebuild`."""
         request = self._request
-        seed = request.config.seed if self._current is None else self._current.seed
-        config = replace(request.config, seed=seed, on_env_error="fail", on_worker_death="fail")
-        self._current = sampler_of(config, request.policy, request.env, n_workers=1, limit=limit)
-        return self._current
+        config = replace(request.config, seed=self.own.seed, on_env_error="fail", on_worker_death="fail")
+        return sampler_of(config, request.policy, request.env, n_workers=1, limit=limit)
 
     def rebuild_at_end(self, limit: int | None) -> AbstractContextManager[Sampler]:
         """Return the same in place of the run's own workers: two of each policy might not fit into memory."""
-        former, anew = self._current, self.rebuild(limit)
+        self._current = self.rebuild(limit)
         # Closing an environment in this process may take for ever.
         if self._request.config.sampler == "local":
-            return nullcontext(self.closing.enter_context(anew))
-        if former is not None:
-            former.shutdown_worker()
-        return anew
+            return nullcontext(self.closing.enter_context(self._current))
+        self.own.shutdown_worker()
+        return self._current
 
     def stop(self, name: str) -> None:
         """Let the sampling end with what is finished; called in the handler of a signal of this name."""
-        if self._current is not None:
-            self._current.request_stop(grace=self._request.config.grace)
+        self._current.request_stop(grace=self._request.config.grace)
         self._progress.notice(
             f"{name}: the run is ending, and commits its finished episodes; again ends it at once"
         )
