@@ -356,8 +356,8 @@ def config_to_dict(config: CollectConfig) -> dict[str, Any]:
 
 def plain_value(value: Any) -> Any:
     """Return an option's value as TOML holds it, and `Option.read` reads it back."""
-    if isinstance(value, Shard):
+    if isinstance(value, Shard | Path):
         return str(value)
     if isinstance(value, EpisodeRange):
         return value.stop if value.first == 0 else str(value)
-    return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+    return list(value) if isinstance(value, tuple) else value

@@ -71,9 +71,14 @@ class Trial:
         """
         alone = {"workers": 1, "sampler": "multiprocessing", "ray_address": None}
         config = replace(self.config, **{**alone, **options})
-        sources, warn = (self.policy, self.env), self.progress.warn
         with sampler_of(
-            config, *sources, n_workers=config.workers, limit=limit, warn=warn, kind=kind
+            config,
+            self.policy,
+            self.env,
+            n_workers=config.workers,
+            limit=limit,
+            warn=self.progress.warn,
+            kind=kind,
         ) as sampler:
             timer = Timer(self.seconds, sampler.request_stop)
             timer.start()
