@@ -156,8 +156,11 @@ def did_you_mean(module: str) -> str:
         nodes = ast.parse(source or b"").body
     except (RolloutError, ValueError, SyntaxError, RecursionError):
         return ""
-    names = [node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    specs = [f"{'.'.join(parts)}:{name}" for name in names if not name.startswith("_")]
+    specs = [
+        f"{'.'.join(parts)}:{node.name}"
+        for node in nodes
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    ]
     return f"did you mean {' or '.join(specs)}?" if specs else ""
 
 

@@ -83,11 +83,8 @@ def _rollout(
     ] = False,
 ) -> None:
     """Run a policy in a gymnasium environment with many workers; write the episodes to a Parquet dataset."""
-    if version:
-        print_text(f"rollout {__version__}")
-    elif context.invoked_subcommand is None:
-        print_text(context.get_help())
-    if version or context.invoked_subcommand is None:
+    if context.invoked_subcommand is None or version:
+        print_text(f"rollout {__version__}" if version else context.get_help())
         raise typer.Exit
 
 
