@@ -384,8 +384,10 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
     kept = f"no episode was {'finished' if run.tally.acceptance is None else 'kept'}, so no dataset was left"
     if writer.has_episodes:
         summary = writer.close(status="interrupted", **facts)
-        kept = f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}"
-        kept += ", and {resume=True} continues there"
+        kept = (
+            f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}, "
+            "and {resume=True} continues there"
+        )
     else:
         writer.abort()
     if failure is not None:

@@ -93,9 +93,11 @@ def completed(config: CollectConfig, progress: Progress) -> CollectConfig:
     kwargs = {**trained.kwargs, **config.env_kwargs}
     wrappers = config.wrapper or tuple(_wrapper_text(*wrapper) for wrapper in trained.wrappers)
     config = replace(config, env=trained.spec, env_kwargs=kwargs, wrapper=wrappers)
-    words = ["--env", trained.spec]
-    words += [f"--env-kwargs={name}={json.dumps(value)}" for name, value in kwargs.items()]
-    words += [f"--wrapper={text}" for text in wrappers]
+    words = [
+        *("--env", trained.spec),
+        *(f"--env-kwargs={name}={json.dumps(value)}" for name, value in kwargs.items()),
+        *(f"--wrapper={text}" for text in wrappers),
+    ]
     progress.notice(f"the environment is that of {source.label}: {shlex.join(words)}")
     return config
 

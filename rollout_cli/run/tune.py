@@ -116,9 +116,12 @@ def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[dict[str, A
     if config.vectorization == "sync":
         seen = trial.inspected(looks=False, bare_seconds=seconds)
         bare_rate, is_plain = seen["rate"], config.worker_class is None and seen["is_batched"]
-        # A row that resets itself is of no seed of its own.
-        can_be_native = is_plain and not (config.fresh_env or config.wrapper or config.require_reproducible)
-        has_native = can_be_native and seen["has_native"]
+        has_native = (
+            is_plain
+            and seen["has_native"]
+            and not (config.fresh_env or config.wrapper)
+            and not config.require_reproducible  # A row that resets itself is of no seed of its own.
+        )
         counts = {"sync": _SYNC if is_plain else _SYNC[:0], "native": _NATIVE if has_native else _NATIVE[:0]}
     counts[config.vectorization] = (*sorted({*counts[config.vectorization], config.envs_per_worker}),)
     return bare_rate, [
