@@ -60,7 +60,6 @@ class Sampler:
         skipped: By number, why an episode of the last call was left out.
         dropped_episodes: Episodes of the last call that ended behind one that had not when it was stopped.
         is_done: Whether all episodes of the last call's plan had ended when it did.
-        report: What only workers know of environment and policy, joined; None before one has started.
     """
 
     _lease_size: LeaseSize = LeaseSize()
@@ -121,7 +120,7 @@ class Sampler:
 
     @property
     def report(self) -> WorkerReport:
-        """Return what the workers know of policy and environment, once one of them has built both."""
+        """Return what only workers know of environment and policy, joined, known once one has built them."""
         assert self._report is not None, "wait_until_started comes first"
         return self._report
 
