@@ -11,7 +11,6 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 SETUP = "setup"
 """Stands in place of an episode number: the seeds of every build and update."""
@@ -42,11 +41,6 @@ def env_seed(root: int, number: int) -> int:
         mixed = ((mixed ^ (mixed >> 29)) * _MIX_B) & _MASK
         left, right = right, left ^ (mixed >> 48)
     return (left << 16) | right
-
-
-def env_seeds(root: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return `env_seed` of each number, int64 (k,)."""
-    return np.array([env_seed(root, number) for number in numbers.tolist()], np.int64)
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from rollout_cli.envs.describe import AutoresetMode, autoreset_mode, time_limit_
 from rollout_cli.envs.source import Vector
 from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows
 from rollout_cli.errors import EnvLoadError
-from rollout_cli.seeding.seeds import derive_seed, env_seed, env_seeds
+from rollout_cli.seeding.seeds import derive_seed, env_seed
 from rollout_cli.workers.batches import leaf_batch, row_mask
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, shown
 from rollout_cli.workers.values import NO_NUMBER
@@ -79,7 +79,7 @@ class NativeRows:
             lowest = int(numbers[numbers != NO_NUMBER].min())
             return self.env.reset(seed=env_seed(self._root, lowest) >> 1), np.full(len(rows), -1)
         mask, seeds = row_mask(rows, self.n_rows), np.zeros(len(numbers), np.int64)
-        seeds[rows] = env_seeds(self._root, np.maximum(numbers[rows], 0))
+        seeds[rows] = [env_seed(self._root, number) for number in np.maximum(numbers[rows], 0).tolist()]
         # gymnasium's own vector environments take the mask out of the options.
         result = self._reset(mask, seeds, None if is_first else {"reset_mask": mask.copy()})
         return result, seeds[rows] if self._takes_list else seeds[rows] >> 1
