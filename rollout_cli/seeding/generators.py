@@ -71,11 +71,6 @@ class EpisodeSeeder:
             with contextlib.suppress(Exception):
                 _seed(_generator_of(holder), self._root, number, stream)
 
-    @property
-    def generators(self) -> list[Any]:
-        """The generators that are seeded beside the global ones, those of spaces among them."""
-        return [_generator_of(holder) for _, holder in self._streams]
-
 
 _HOLDERS = (gymnasium.Space, gymnasium.Env, gymnasium.vector.VectorEnv)
 _WRAPPERS = (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)

@@ -120,7 +120,7 @@ def test_several_generators_are_independent() -> None:
     seeder = EpisodeSeeder(1)
     seeder.watch(policy=pair, env=env)
     seeder.begin(0)
-    assert 3 == len(seeder.generators)
+    assert 3 == len(seeder._streams)
     assert 3 == len({pair(), pair.item[1].random(), env()})
 
 
@@ -134,7 +134,7 @@ def test_the_global_generators() -> None:
     seeder.watch(
         policy=[inner.__self__, np.random.rand, random.SystemRandom(), *torchs, np.random.mtrand._rand]
     )
-    assert [] == seeder.generators
+    assert [] == seeder._streams
     seeder.begin(4)
     seeder.seed_found(4)
     assert expected == random.random()
@@ -184,7 +184,7 @@ def test_another_object_takes_the_place_of_the_watched_one() -> None:
     seeder = EpisodeSeeder(1)
     seeder.watch(policy=old)
     seeder.watch(policy=new)
-    assert 1 == len(seeder.generators)
+    assert 1 == len(seeder._streams)
     seeder.begin(2)
     assert drawn(same, 2) == [new() for _ in range(3)]
 
@@ -218,7 +218,7 @@ def test_real_environments(env_id: str) -> None:
                 seeder.watch(env=env)
             seen.append(float(env.step(env.action_space.sample() * 0)[1]) if step else 0.0)
     assert rewards[0] == rewards[1]
-    assert len(seeder.generators) >= 2
+    assert len(seeder._streams) >= 2
     for env in envs:
         env.close()
 
@@ -266,7 +266,7 @@ def test_a_huge_replay_buffer_costs_no_time_and_hides_nothing_near() -> None:
     assert drawn(policy, 1) == drawn(policy, 1)
     seeder = EpisodeSeeder(1)
     seeder.watch(policy=[[np.random.default_rng(), *(object() for _ in range(10 * MAX_OBJECTS))]])
-    assert [] == seeder.generators
+    assert [] == seeder._streams
 
 
 def test_copies_in_other_processes_have_the_same_streams() -> None:
