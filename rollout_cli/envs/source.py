@@ -186,24 +186,18 @@ def wrapper_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> Wrappe
     return WrapperSource(spec, Source(f"gymnasium.wrappers:{spec}", None, None, None), kwargs or {})
 
 
-def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
+def as_env_source(env: Any) -> EnvSource:
     """Return a source of an argument of the Python API; an object is pickled now, in its present state.
 
-    Args:
-        env: A source, a SPEC, a gymnasium EnvSpec, an environment class or factory, or an environment.
-        kwargs: Arguments as for `env_source`; none for a source, which has its own.
+    It is a source, a SPEC, a gymnasium EnvSpec, an environment class or factory, or an environment.
 
     Raises:
         EnvLoadError: If it is none of these, or cannot be pickled.
     """
     if isinstance(env, EnvSource):
-        if kwargs:
-            raise EnvLoadError(
-                f"{env.label} has its arguments already", hint="give them where the source is made"
-            )
         return env
     if isinstance(env, str):
-        return env_source(env, kwargs)
+        return env_source(env)
     refuse_agents(env, name_of(env))
     if not isinstance(env, GymSpec | gymnasium.Env) and not callable(env):
         raise EnvTypeError(
@@ -217,7 +211,7 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
         EnvLoadError,
         hint="give a gymnasium id, or a factory that builds the environment in each worker",
     )
-    return EnvSource(name, name, dict(kwargs or {}), source)
+    return EnvSource(name, name, source=source)
 
 
 def copy_env(env: Env, name: str) -> Env:

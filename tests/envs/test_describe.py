@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -135,7 +136,8 @@ def mode(env: VectorEnv[Any, Any, Any]) -> str:
 def test_a_native_environment_is_asked_not_to_reset_itself() -> None:
     """Only where it can be, and nothing else is asked for."""
     assert "Disabled" == mode(build_native(as_env_source(Modes), 3, 0))
-    assert "SameStep" == mode(build_native(as_env_source(Modes, {"autoreset_mode": "SameStep"}), 3, 0))
+    same_step = replace(as_env_source(Modes), kwargs={"autoreset_mode": "SameStep"})
+    assert "SameStep" == mode(build_native(same_step, 3, 0))
     assert "NextStep" == mode(build_native(as_env_source(OwnMode), 3, 0))
     assert "SameStep" == mode(build_native(as_env_source(OtherModes), 3, 0))
     cartpole = build_native(env_source("CartPole-v1", {"max_episode_steps": 9}), 5, 0)
@@ -150,7 +152,8 @@ def seeded(num_envs: int, seed: int = 42, **others: Any) -> Any:
 
 def test_a_native_environment_that_takes_a_seed_gets_one() -> None:
     """Unless the arguments have it; what is recorded of an environment does not have it."""
-    built = [build_native(as_env_source(seeded, kwargs), 2, 7) for kwargs in ({}, {"seed": 3})]
+    sources = [replace(as_env_source(seeded), kwargs=kwargs) for kwargs in ({}, {"seed": 3})]
+    built = [build_native(source, 2, 7) for source in sources]
     assert [7, 3] == [env.metadata["given"] for env in built]
     gymnasium.register("Seeded-v0", vector_entry_point="tests.envs.test_describe:seeded")
     try:
@@ -173,7 +176,11 @@ def single_rows(num_envs: int) -> Any:
         (as_env_source(ChainEnv()), "'ChainEnv' gives no new vector environment, but a ChainEnv", "num_envs"),
         (as_env_source(lambda num_envs: 3), "gives no new vector environment, but a int", "num_envs"),
         (as_env_source(single_rows), "has 3 rows, but 2 were asked for", "num_envs"),
-        (as_env_source(Modes, {"autoreset_mode": "x"}), "cannot be built: ValueError", "check that it takes"),
+        (
+            replace(as_env_source(Modes), kwargs={"autoreset_mode": "x"}),
+            "cannot be built: ValueError",
+            "check that it takes",
+        ),
     ],
 )
 def test_native_environments_that_are_refused(source: Any, message: str, hint: str) -> None:
