@@ -69,7 +69,8 @@ class EpisodeSeeder:
         for stream, holder in self._streams:
             # The user's own class may refuse a seed, or its space; the end-of-run check shows the difference.
             with contextlib.suppress(Exception):
-                _seed(_generator_of(holder), self._root, number, stream)
+                generator = holder.np_random if _is_kind(holder, _HOLDERS) else holder
+                _seed(generator, self._root, number, stream)
 
 
 _HOLDERS = (gymnasium.Space, gymnasium.Env, gymnasium.vector.VectorEnv)
@@ -137,10 +138,6 @@ def _children(item: Any) -> Iterable[Any]:
     # Environments often have their spaces as attributes of the class.
     shared = (member for owner in type(item).__mro__[:-1] for member in list(vars(owner).values()))
     return (*gc.get_referents(item), *(member for member in shared if _is_kind(member, (gymnasium.Space,))))
-
-
-def _generator_of(holder: Any) -> Any:
-    return holder.np_random if _is_kind(holder, _HOLDERS) else holder
 
 
 def _seed(generator: Any, root: int, number: int | str, stream: str) -> None:
