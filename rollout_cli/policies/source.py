@@ -105,23 +105,20 @@ def _scheme(name: str) -> MakeSource | None:
 
 @dataclass(frozen=True, slots=True)
 class UserPolicySource:
-    """A policy, class or factory of the user's: `module:attr`, a pickle file, or a pickled object."""
+    """A policy, class or factory of the user's: `module:attr`, or a pickle file."""
 
     source: Source
 
     @property
     def label(self) -> str:
-        spec = self.source.spec
-        return spec if self.source.data is None else Path(spec).name or "a policy object"
+        return self.source.spec if self.source.data is None else Path(self.source.spec).name
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         policy = instantiate(self.source.load(PolicyLoadError), env_spec)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> dict[str, Any]:
-        # An object has no hash, since a fresh pickle differs every time.
-        sha256 = self.source.sha256 if self.source.spec else None
-        return {"scheme": None, "path": self.source.path, "sha256": sha256, "options": {}}
+        return {"scheme": None, "path": self.source.path, "sha256": self.source.sha256, "options": {}}
 
 
 def policy_source(

@@ -15,9 +15,8 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, StorageError, UsageError
-from rollout_cli.loading import Source
 from rollout_cli.policies.random import RandomPolicy
-from rollout_cli.policies.source import UserPolicySource, pack_policy, policy_source
+from rollout_cli.policies.source import pack_policy, policy_source
 from tests.helpers.projects import project, run_python, write_module
 
 __all__ = ["project"]
@@ -70,7 +69,7 @@ def test_module_attribute(project: Path, attribute: str, action: int) -> None:
 
 @pytest.mark.parametrize("name", ["policy.pkl", "sub/Policy.PICKLE"])
 def test_a_pickle_file(project: Path, name: str) -> None:
-    """An object, a class or a factory; the record has the path and the hash of the very bytes."""
+    """An object, a class or a factory, new at each load; the record has the path and the hash of the very bytes."""
     (project / "sub").mkdir()
     for item, action in ((Constant(3), 3), (Constant, 0), (lambda: Constant(2), 2)):
         data = cloudpickle.dumps(item)
@@ -86,6 +85,8 @@ def test_a_pickle_file(project: Path, name: str) -> None:
             "options": {},
         }
         assert described == source.describe()
+        first, second = source.load(ENV_SPEC), source.load(ENV_SPEC)
+        assert first.wrapped is not second.wrapped
 
 
 def test_a_hash_that_must_hold(project: Path) -> None:
@@ -147,17 +148,6 @@ def test_what_cannot_be_loaded(project: Path, spec: str, message: str, hint: str
         policy_source(spec).load(ENV_SPEC)
     assert hint in caught.value.hint
     assert "\n" not in caught.value.message
-
-
-def test_objects_of_the_python_api() -> None:
-    """An object is pickled at once, and each load is a copy of it then."""
-    policy = Constant(1)
-    source = UserPolicySource(Source.of(policy, PolicyLoadError, hint=""))
-    policy.action = 2
-    first, second = source.load(ENV_SPEC), source.load(ENV_SPEC)
-    assert first.wrapped is not second.wrapped
-    assert (1, "a policy object") == (first_action(source), source.label)
-    assert {"scheme": None, "path": None, "sha256": None, "options": {}} == source.describe()
 
 
 # -- packing ---------------------------------------------------------------------------------------------------------
