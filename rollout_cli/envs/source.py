@@ -122,13 +122,11 @@ class EnvSource:
 
     def describe(self) -> dict[str, Any]:
         """Return the record of a dataset: `spec`, `kwargs`, and `path` and `sha256` of a file or module."""
-        # A fresh pickle of an object differs every time, so its hash would say nothing.
-        named_source = self.source if self.source is not None and self.source.spec else None
         return {
             "spec": self.spec,
             "kwargs": self.kwargs,
-            "path": named_source and named_source.path,
-            "sha256": named_source and named_source.sha256,
+            "path": self.source and self.source.path,
+            "sha256": self.source and self.source.sha256,
             "wrappers": [wrapper.describe() for wrapper in self.wrappers],
         }
 

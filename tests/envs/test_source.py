@@ -159,13 +159,6 @@ def test_python_objects() -> None:
     assert env.length == source.build().length
     assert source.build() is not source.build()
     assert "ChainEnv" == source.label
-    assert {
-        "spec": "ChainEnv",
-        "kwargs": {},
-        "path": None,
-        "sha256": None,
-        "wrappers": [],
-    } == source.describe()
     assert as_env_source(source) is source
     assert "CartPole-v1" == as_env_source("CartPole-v1").label
     assert "CartPole-v1" == as_env_source(gymnasium.spec("CartPole-v1")).label
