@@ -6,7 +6,6 @@ The scheme `safetensors` is that of files with nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
@@ -71,9 +70,10 @@ def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec
         )
     full_names = _plain_names(module.state_dict())
     expected = _shapes({plain: module.state_dict()[name] for plain, name in full_names.items()})
-    fitting = [entry for entry, tensors in candidates.items() if _shapes(tensors) == expected]
+    shapes = {entry: _shapes(tensors) for entry, tensors in candidates.items()}
+    fitting = [entry for entry in shapes if shapes[entry] == expected]
     if len(fitting) != 1:
-        raise _does_not_fit(files, factory, fitting, {"the module": expected, **_all_shapes(candidates)})
+        raise _does_not_fit(files, factory, fitting, {"the module": expected, **shapes})
     tensors = candidates[fitting[0]]
     module.load_state_dict({name: tensors[plain] for plain, name in full_names.items()})
     return module
@@ -106,22 +106,18 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(getattr(tensor, "shape", ())) for name, tensor in tensors.items()}
 
 
-def _all_shapes(candidates: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, tuple[int, ...]]]:
-    return {entry: _shapes(tensors) for entry, tensors in candidates.items()}
-
-
 def _lacks_factory(
     loaded: Any, candidates: Mapping[str, Mapping[str, Any]], files: PolicyFiles
 ) -> PolicyLoadError:
     """Return the error that shows the first tensors, and who seems to have made the file."""
-    shapes = next(iter(_all_shapes(candidates).values()), {})
+    shapes = _shapes(next(iter(candidates.values()), {}))
     names = [str(name) for name in (*loaded, *shapes)] if isinstance(loaded, Mapping) else [*shapes]
     makers = (maker for key, maker in _MAKERS.items() if any(name.startswith(key) for name in names))
     what, hint = next(makers, ("tensors", ""))
-    shown = ", ".join(f"{name} {shape}" for name, shape in islice(shapes.items(), _SHOWN))
+    entries = [f"{name} {shape}" for name, shape in shapes.items()] or names
+    more = ", …" if len(entries) > _SHOWN else ""
     return PolicyLoadError(
-        f"{files.path} is {what}, without its network: {shown or ', '.join(names[:_SHOWN])}"
-        f"{', …' if max(len(shapes), 0 if shapes else len(names)) > _SHOWN else ''}",
+        f"{files.path} is {what}, without its network: {', '.join(entries[:_SHOWN])}{more}",
         hint=f"{hint}name what makes the network: {{policy_kwargs=factory=module:attr}}",
     )
 
