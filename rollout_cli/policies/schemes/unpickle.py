@@ -58,9 +58,6 @@ _STATISTICS = {
 class Statistics:
     """Stands for a VecNormalize and its parts: it has their attributes, and none of their code."""
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
 
 class _Restricted(pickle.Unpickler):
     def __init__(self, data: bytes, allowed: Allowed) -> None:
