@@ -70,16 +70,11 @@ class _Zip:
         if "use_sde" in takes:
             options["use_sde"] = bool(self.get("use_sde"))
         if "lr_schedule" in takes:
-            options["lr_schedule"] = _no_rate
+            options["lr_schedule"] = lambda _: 0.0  # Nothing is learnt.
         policy = policy_class(self.get("observation_space"), self.get("action_space"), **options)
         policy.load_state_dict(torch.load(io.BytesIO(self.weights), map_location="cpu", weights_only=True))
         policy.set_training_mode(False)
         return policy
-
-
-def _no_rate(_: float) -> float:
-    """Stand for the schedule of a learning rate: nothing is learnt."""
-    return 0.0
 
 
 class Sb3Policy(PredictPolicy):
