@@ -61,11 +61,12 @@ def time_limit_of(env: Any) -> int | None:
         if isinstance(env.spec, GymSpec):
             limits.append(env.spec.kwargs.get("max_episode_steps", env.spec.max_episode_steps))
     else:
-        timers: list[Any] = [
-            layer for layer in layers(env) if isinstance(layer, gymnasium.wrappers.TimeLimit)
+        limits = [getattr(env.unwrapped.spec, "max_episode_steps", None)]
+        limits += [
+            layer._max_episode_steps  # noqa: SLF001  The limit has no public name.
+            for layer in layers(env)
+            if isinstance(layer, gymnasium.wrappers.TimeLimit)
         ]
-        limits = [timer._max_episode_steps for timer in timers]  # noqa: SLF001  The limit has no public name.
-        limits.append(getattr(env.unwrapped.spec, "max_episode_steps", None))
     return min(
         (int(limit) for limit in limits if isinstance(limit, int | np.integer) and limit > 0), default=None
     )
@@ -100,11 +101,10 @@ def describe_env(env: Any) -> dict[str, Any]:
 
 def layers(env: Any) -> Iterator[Any]:
     """Yield an environment or vector environment and what it wraps, the outermost first."""
-    layer = env
-    yield layer
-    while isinstance(layer, gymnasium.Wrapper | VectorWrapper):
-        layer = layer.env
-        yield layer
+    yield env
+    while isinstance(env, gymnasium.Wrapper | VectorWrapper):
+        env = env.env
+        yield env
 
 
 def stack_warnings(env: Any) -> list[str]:
