@@ -6,7 +6,7 @@ Both are drawn from a stream of the episode's own, which is another one than the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -14,12 +14,9 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.policy import AdaptedPolicy, PolicySource
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding.seeds import derive_seed
-
-if TYPE_CHECKING:
-    from rollout_cli.policies.source import PolicySource
 
 _OF_THE_INNER = (
     *("row_wise", "row_by_row", "resets", "methods", "takes_masks"),

@@ -1,14 +1,15 @@
 """Policy: what a worker asks of a policy, whoever wrote it; AdaptedPolicy: the base of our own ones.
 
 The verbs are garage's. Nothing needs to be subclassed: `adapt_policy` makes a Policy of whatever the user
-has.
+has. A PolicySource is where a policy comes from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import first_line, name_of, traceback_text
@@ -114,6 +115,33 @@ class AdaptedPolicy(Policy):
             raise PolicyError(
                 f"{name} has no set_param_values", hint="give it the method, or send a whole policy"
             )
+
+
+class PolicySource(Protocol):
+    """Where a policy comes from: small, picklable, and loaded in each worker."""
+
+    @property
+    def label(self) -> str:
+        """A short text for people."""
+
+    def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
+        """Load a new copy of the policy and adapt it; where `deterministic`, to one that does not explore.
+
+        Raises PolicyLoadError where that fails.
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a dataset records; the SPEC follows from it (`recorded_spec`).
+
+        `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a
+        module's source, each None where there is none; `options` are the arguments that the scheme was given.
+        Of a mixture, `path` is the sum of its `components`, and `sha256` covers them.
+        """
+
+
+def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
+    """Return whether an object is a source, by its class: a policy's own attributes may raise anything."""
+    return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
 
 
 def own_method(item: Any, name: str) -> Callable[..., Any] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, TypeGuard, cast
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 
@@ -30,7 +30,7 @@ from rollout_cli.loading import (
 )
 from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
-from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.policy import AdaptedPolicy, PolicySource
 from rollout_cli.policies.random import RandomSource
 from rollout_cli.policies.schemes.constant import ConstantSource
 from rollout_cli.policies.schemes.d3rlpy import D3RLPY
@@ -43,34 +43,6 @@ from rollout_cli.policies.schemes.sb3 import SB3
 from rollout_cli.policies.schemes.state_dict import SAFETENSORS
 from rollout_cli.policies.schemes.torch import TORCH, TORCHSCRIPT
 from rollout_cli.policies.schemes.zoo import ZOO
-
-
-class PolicySource(Protocol):
-    """Where a policy comes from: small, picklable, and loaded in each worker."""
-
-    @property
-    def label(self) -> str:
-        """A short text for people."""
-
-    def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        """Load a new copy of the policy and adapt it; where `deterministic`, to one that does not explore.
-
-        Raises PolicyLoadError where that fails.
-        """
-
-    def describe(self) -> dict[str, Any]:
-        """Return what a dataset records; the SPEC follows from it (`recorded_spec`).
-
-        `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a
-        module's source, each None where there is none; `options` are the arguments that the scheme was given.
-        Of a mixture, `path` is the sum of its `components`, and `sha256` covers them.
-        """
-
-
-def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
-    """Return whether an object is a source, by its class: a policy's own attributes may raise anything."""
-    return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
-
 
 _FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".safetensors", ".d3")
 """A SPEC that ends so names a file, also one that is not there."""

@@ -19,8 +19,8 @@ from rollout_cli.cores import usable_cores
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
+from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.recorded import RecordedSource
-from rollout_cli.policies.source import PolicySource
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.episodes import ON_EPISODES, Recorded
 from rollout_cli.run.checks.objects import Finding, InspectingWorker

@@ -22,7 +22,8 @@ from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, UserCodeError
 from rollout_cli.loading import Source
-from rollout_cli.policies.source import PolicySource, recorded_spec
+from rollout_cli.policies.policy import PolicySource
+from rollout_cli.policies.source import recorded_spec
 from rollout_cli.workers.values import WorkerReport
 
 CUT = "***"

@@ -18,9 +18,10 @@ from rollout_cli.errors import ConfigError, PolicyLoadError
 from rollout_cli.keywords import parted
 from rollout_cli.pins import PinRules
 from rollout_cli.policies.explore import ExploringSource
+from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.policies.schemes.files import FilePolicySource
-from rollout_cli.policies.source import SCHEMES, PolicySource, policy_source
+from rollout_cli.policies.source import SCHEMES, policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath, folder_of
 from rollout_cli.run.provenance import sources_record

@@ -14,8 +14,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError
 from rollout_cli.loading import name_of, reporting
 from rollout_cli.policies.adapt import adapt_policy
-from rollout_cli.policies.policy import AdaptedPolicy
-from rollout_cli.policies.source import is_policy_source
+from rollout_cli.policies.policy import AdaptedPolicy, is_policy_source
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
 
 

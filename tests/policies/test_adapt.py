@@ -13,8 +13,9 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
+from rollout_cli.policies.policy import is_policy_source
 from rollout_cli.policies.random import RandomPolicy
-from rollout_cli.policies.source import is_policy_source, policy_source
+from rollout_cli.policies.source import policy_source
 from rollout_cli.seeding.generators import EpisodeSeeder
 from tests.policies.checking import check_policy
 

@@ -10,16 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.policy import AdaptedPolicy, PolicySource
 from rollout_cli.seeding.seeds import derive_seed
-
-if TYPE_CHECKING:
-    from rollout_cli.policies.source import PolicySource
 
 _WEIGHT = r"\d*\.?\d+(?:[eE]-?\d+)?"
 _PLUS = rf"\+(?={_WEIGHT}\*)"
