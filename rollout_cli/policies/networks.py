@@ -6,7 +6,6 @@ Torch is never imported here: a module's owner loaded it.
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from abc import abstractmethod
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies.noise import RowNoise, SeededPolicy, gumbel, normal
+from rollout_cli.policies.noise import RowNoise, SeededPolicy, row_noise
 from rollout_cli.policies.policy import named, own_method
 
 
@@ -38,7 +37,7 @@ class NetworkPolicy(SeededPolicy):
                 f"a network alone cannot choose an action of {env_spec.action_space}",
                 hint="wrap it in a policy with get_action",
             )
-        super().__init__(wrapped, self._new_numbers)
+        super().__init__(wrapped, lambda n_rows: row_noise(env_spec.action_space, n_rows))
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         batch = self._observations.stack([observation])
@@ -51,11 +50,6 @@ class NetworkPolicy(SeededPolicy):
     @abstractmethod
     def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
         """Return actions (n, *shape) and infos (n,) of n observations, which draw from n rows of numbers."""
-
-    def _new_numbers(self, n_rows: int) -> RowNoise:
-        if self._action.kind == "discrete":
-            return RowNoise(n_rows, int(self._space.n), gumbel)
-        return RowNoise(n_rows, math.prod(self._action.shape), normal)
 
     def _choose(self, logits: Array, numbers: RowNoise) -> Array:
         """Return a category of each row's softmax, int64 (n,); the likeliest where deterministic.

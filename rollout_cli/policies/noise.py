@@ -6,11 +6,13 @@ all rows are drawn at once, and each gets, bit for bit, what it would get alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.policies.policy import AdaptedPolicy
@@ -90,6 +92,13 @@ class RowNoise(RowStreams):
         if remaining:
             numbers = self._make(self.words(remaining * self._n_words, rows))
             self._ahead[rows, self._step :] = numbers.reshape(-1, remaining, self.width)
+
+
+def row_noise(space: Any, n_rows: int) -> RowNoise:
+    """Return what n rows draw actions of a space by: Gumbel noise for each choice of a Discrete, else normal."""
+    if isinstance(space, spaces.Discrete):
+        return RowNoise(n_rows, int(space.n), gumbel)
+    return RowNoise(n_rows, math.prod(space.shape), normal)
 
 
 class PolicyStreams:

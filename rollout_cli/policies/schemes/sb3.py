@@ -10,7 +10,6 @@ import base64
 import inspect
 import io
 import json
-import math
 import re
 import zipfile
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from rollout_cli.errors import PolicyLoadError, RolloutError
 from rollout_cli.loading import first_line, needing
 from rollout_cli.policies.adapt import PredictPolicy
 from rollout_cli.policies.explore import EpsilonPolicy
-from rollout_cli.policies.noise import PolicyStreams, RowNoise, gumbel, normal
+from rollout_cli.policies.noise import PolicyStreams, row_noise
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.unpickle import restricted_loads
@@ -106,9 +105,7 @@ class Sb3Policy(PredictPolicy):
             return
         is_gaussian = is_actor_critic and type(policy.action_dist) is distributions.DiagGaussianDistribution
         if self._has_critic and (self._is_discrete or is_gaussian):
-            space: Any = env_spec.action_space
-            width, make = (int(space.n), gumbel) if self._is_discrete else (math.prod(space.shape), normal)
-            self._draws = PolicyStreams(lambda n_rows: RowNoise(n_rows, width, make))
+            self._draws = PolicyStreams(lambda n_rows: row_noise(env_spec.action_space, n_rows))
             self.seed, self.seed_rows = self._draws.seed, self._draws.seed_rows
         elif is_actor_critic or hasattr(getattr(policy, "actor", None), "action_dist"):
             self.row_by_row = True
