@@ -151,12 +151,10 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     try:
         return AutoresetMode(getattr(stated, "value", stated))
     except ValueError as error:
-        message = (
-            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {stated!r}"
-        )
         modes = " or ".join(mode.value for mode in AutoresetMode)
         raise EnvLoadError(
-            message, hint=f"set it to {modes}; gymnasium's own environments say it from gymnasium 1.1 on"
+            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {stated!r}",
+            hint=f"set it to {modes}; gymnasium's own environments say it from gymnasium 1.1 on",
         ) from error
 
 

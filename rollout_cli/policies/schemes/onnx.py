@@ -93,9 +93,10 @@ class OnnxPolicy(NetworkPolicy):
         self._make_session, self._draws = make_session, draws
         self._is_scaled = is_scaled
         super().__init__(make_session(0), env_spec, deterministic=deterministic)
-        space: Any = env_spec.action_space
-        if is_scaled and not (self._action.kind == "box" and space.is_bounded()):
-            raise PolicyLoadError(f"scale=true needs the bounds of a Box, not {space}", hint="omit scale")
+        if is_scaled and not (self._action.kind == "box" and self._space.is_bounded()):
+            raise PolicyLoadError(
+                f"scale=true needs the bounds of a Box, not {self._space}", hint="omit scale"
+            )
         outputs = [output.name for output in self.wrapped.get_outputs()]
         inputs = {node.name: node for node in self.wrapped.get_inputs()}
         states = {name: f"{name[:-3]}_out" for name in inputs if name.endswith("_in")}
