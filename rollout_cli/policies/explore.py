@@ -96,8 +96,7 @@ class NoisyPolicy(_Exploring):
     Raise PolicyLoadError for any other space, and for a Box that has no bounds, or whole numbers.
     """
 
-    def __init__(self, inner: AdaptedPolicy, action_space: spaces.Space[Any], scale: float) -> None:
-        space: Any = action_space
+    def __init__(self, inner: AdaptedPolicy, space: spaces.Space[Any], scale: float) -> None:
         if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not space.is_bounded():
             raise PolicyLoadError(
                 f"--action-noise needs actions in a Box of floats that has bounds, and these are of {space}",
