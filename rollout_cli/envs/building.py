@@ -102,7 +102,7 @@ def call_builder(
 
 def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: TypeError) -> None:
     """Raise an EnvLoadError that names an argument that `creator` does not take, and those that it takes."""
-    taken = parameters_of(load_env_creator(creator) if isinstance(creator, str) else creator)
+    taken = parameters_of(creator)
     unknown = [key for key in kwargs if key not in taken and "**" not in taken.values()]
     if unknown:
         similar = "".join(
@@ -115,9 +115,10 @@ def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: 
 
 
 def parameters_of(creator: Any) -> Mapping[str, str]:
-    """Return the names that a class or function takes; the value of one that stands for any name is `**`."""
+    """Return the names that a class, function or entry point takes; the value of one for any name is `**`."""
+    function = load_env_creator(creator) if isinstance(creator, str) else creator
     try:
-        parameters = inspect.signature(creator).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # Built in a language that has no signatures.
         return {"kwargs": "**"}
     return {

@@ -19,7 +19,6 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
-from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
 from rollout_cli.envs.building import (
@@ -301,7 +300,6 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
             "{envs_per_worker=…} then steps that many copies of the environment",
         )
     if isinstance(resolved, GymSpec):
-        creator = load_env_creator(creator) if isinstance(creator, str) else creator
         build = partial(
             gymnasium.make_vec, resolved, num_envs=n_rows, vectorization_mode="vector_entry_point"
         )
