@@ -54,7 +54,7 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
 
 def policy_class(policy: Any) -> str:
     """Return the dotted name of the user's own class or function behind `policy`, for the record."""
-    users_own = policy.wrapped if isinstance(policy, AdaptedPolicy) and policy.wrapped is not None else policy
+    users_own = policy.users_own if isinstance(policy, AdaptedPolicy) else policy
     kind = users_own if inspect.isroutine(users_own) or inspect.isclass(users_own) else type(users_own)
     return f"{kind.__module__}.{kind.__qualname__}"
 

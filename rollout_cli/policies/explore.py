@@ -28,7 +28,7 @@ class _Exploring(AdaptedPolicy):
     """A policy around another one; at every step it draws a sample of a space, used or not."""
 
     def __init__(self, inner: AdaptedPolicy, stream: str, drawn: spaces.Space[Any]) -> None:
-        super().__init__(inner if inner.wrapped is None else inner.wrapped)
+        super().__init__(inner.users_own)
         self._inner, self._stream, self._random = inner, stream, RandomPolicy(drawn)
         for name in _OF_THE_INNER:
             setattr(self, name, getattr(inner, name))

@@ -95,6 +95,11 @@ class AdaptedPolicy(Policy):
         verb_pairs = (verbs for verbs in _PARAMETER_VERBS if all(own_method(wrapped, verb) for verb in verbs))
         self._parameter_verbs = next(verb_pairs, None)
 
+    @property
+    def users_own(self) -> Any:
+        """The user's own object behind it; a built-in policy is its own."""
+        return self if self.wrapped is None else self.wrapped
+
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
         raise PolicyError(
             f"{name_of(self.wrapped)} has no get_actions: it acts on one observation at a time",
@@ -111,9 +116,9 @@ class AdaptedPolicy(Policy):
         if self._parameter_verbs:
             getattr(self.wrapped, self._parameter_verbs[1])(params)
         elif len(params):
-            name = name_of(self if self.wrapped is None else self.wrapped)
             raise PolicyError(
-                f"{name} has no set_param_values", hint="give it the method, or send a whole policy"
+                f"{name_of(self.users_own)} has no set_param_values",
+                hint="give it the method, or send a whole policy",
             )
 
 

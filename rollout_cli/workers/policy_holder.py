@@ -35,7 +35,7 @@ class PolicyHolder:
         """The user's own object; None before the first update, and a source's before the spaces are known."""
         if self.policy is None:
             return None if is_policy_source(self._given) else self._given
-        return self.policy if self.policy.wrapped is None else self.policy.wrapped
+        return self.policy.users_own
 
     @contextmanager
     def restored_on_error(self) -> Iterator[None]:
@@ -86,7 +86,7 @@ class PolicyHolder:
 
 def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
     """Raise PolicyLoadError where the policy asks for what these environments do not have."""
-    name = name_of(policy if policy.wrapped is None else policy.wrapped)
+    name = name_of(policy.users_own)
     is_native = isinstance(envs[0], VectorEnv)
     instead = 'omit {vectorization="native"}: {envs_per_worker=…} then steps environments'
     if is_native and policy.row_by_row:
