@@ -70,9 +70,9 @@ def recognise(data: bytes, path: str) -> str | None:
     """
     if data.startswith(b"PK\3\4"):
         return _recognise_zip(data, path)
-    matching = (kind for beginning, kind in _BEGINNINGS if re.match(beginning, data))
-    if (kind := next(matching, None)) is not None:
-        return kind
+    for beginning, kind in _BEGINNINGS:
+        if re.match(beginning, data):
+            return kind
     if re.match(rb"\x80[\x02-\x05]", data):
         return _recognise_pickle(data)
     if data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data) - 8:
