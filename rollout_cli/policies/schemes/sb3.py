@@ -202,9 +202,9 @@ def load_model(
             f"the model cannot be made again: {first_line(error)}",
             hint=f"it was saved by {versions or 'unknown versions'}: install those",
         ) from error
-    for what in ("observation_space", "action_space"):
-        hint = f"it was trained in {trained_in}: {{env={trained_in}}}" if trained_in else _AS_TRAINED
-        _check_space(what.replace("_", " "), getattr(policy, what), getattr(env_spec, what), hint)
+    hint = f"it was trained in {trained_in}: {{env={trained_in}}}" if trained_in else _AS_TRAINED
+    _check_space("observation space", policy.observation_space, env_spec.observation_space, hint)
+    _check_space("action space", policy.action_space, env_spec.action_space, hint)
     moments = None if statistics is None else restricted_loads(statistics, trust=trust)
     if moments is not None:
         _check_statistics(moments, policy.observation_space)
