@@ -87,10 +87,10 @@ class RecordedPolicy(AdaptedPolicy):
     def seed(self, seed: int) -> None:
         """Begin an episode; PolicyError where the dataset does not have it."""
         if seed not in self._source.steps:
-            seeds = f"{{seed={self._source.root_seeds[0]}}}"
             raise PolicyError(
                 f"{self._source.path} has no episode of this number and of the run's root seed",
-                hint=f"ask for numbers that it has: {{episodes=A:B}}, with {seeds}",
+                hint="ask for numbers that it has: {episodes=A:B}, "
+                f"with {{seed={self._source.root_seeds[0]}}}",
             )
         start, stop = self._source.steps[seed]
         # Copied, since an environment may write into the action that it gets.
