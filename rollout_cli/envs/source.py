@@ -52,7 +52,7 @@ class WrapperSource:
 
     spec: str
     source: Source
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any]
 
     def wrap(self, env: Env) -> Any:
         """Return the environment in this wrapper, or raise EnvLoadError."""
@@ -165,14 +165,14 @@ def env_source(
     return EnvSource(spec, spec, options, source, wrappers)
 
 
-def wrapper_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> WrapperSource:
+def wrapper_source(spec: str, kwargs: Mapping[str, Any]) -> WrapperSource:
     """Return the source that a wrapper's SPEC names; modules are looked for, but nothing is loaded.
 
     Raises:
         EnvLoadError: If it names a missing module, or no wrapper of gymnasium's.
     """
     if is_module_attribute(spec):
-        return WrapperSource(spec, Source.find(spec, EnvLoadError), kwargs or {})
+        return WrapperSource(spec, Source.find(spec, EnvLoadError), kwargs)
     names = gymnasium.wrappers.__all__
     if spec not in names:
         close = difflib.get_close_matches(spec, names, n=1)
@@ -180,7 +180,7 @@ def wrapper_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> Wrappe
             f"{spec!r} names no wrapper",
             hint=f"did you mean {close[0]}?" if close else "name one of gymnasium.wrappers, or module:attr",
         )
-    return WrapperSource(spec, Source(f"gymnasium.wrappers:{spec}", None, None, None), kwargs or {})
+    return WrapperSource(spec, Source(f"gymnasium.wrappers:{spec}", None, None, None), kwargs)
 
 
 def as_env_source(env: Any) -> EnvSource:

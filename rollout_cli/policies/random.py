@@ -143,7 +143,7 @@ class RandomSource:
 
     label = "random"
 
-    def __init__(self, rest: str = "", options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, rest: str, options: Mapping[str, Any]) -> None:
         if rest or options:
             raise PolicyLoadError(
                 f"the random policy takes nothing after its name, but got {rest or options!r}",

@@ -43,8 +43,8 @@ class _Zip:
             self._values: Mapping[str, Any] = json.loads(file.read("data"))
         self._trust = trust
 
-    def get(self, name: str, default: Any = None) -> Any:
-        value = self._values.get(name, default)
+    def get(self, name: str) -> Any:
+        value = self._values.get(name)
         if isinstance(value, dict) and ":serialized:" in value:
             return restricted_loads(base64.b64decode(value[":serialized:"]), trust=self._trust)
         return value
