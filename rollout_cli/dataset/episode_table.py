@@ -66,7 +66,8 @@ class EpisodeTable:
         info: Its info.json.
         spaces: The columns of the spaces.
         table: The columns `EPISODE_FIELDS`, one row an episode.
-        facts: The values of these columns, by name: Python's own numbers.
+        columns: Each of these as an array (N,), by name, which cannot be written to.
+        facts: The same as sequences, which give Python's own numbers.
         lengths, terminated, truncated: Those of three of them, which readers ask for most.
         reader: What reads the files.
     """
@@ -83,9 +84,9 @@ class EpisodeTable:
         self.spaces = SpaceSchema.of(spec_from_info(info))
         self._files = files  # How many episodes each has.
         self._firsts = np.cumsum([0, *files.values()])
-        self._columns = {field.name: np.asarray(table[field.name].to_numpy()) for field in EPISODE_FIELDS}
+        self.columns = {field.name: np.asarray(table[field.name].to_numpy()) for field in EPISODE_FIELDS}
         # What a view of memory gives are Python's own numbers, as fast as numpy gives its own.
-        self.facts: dict[str, Any] = {name: column.data for name, column in self._columns.items()}
+        self.facts: dict[str, Any] = {name: column.data for name, column in self.columns.items()}
         self.lengths: Sequence[int] = self.facts["length"]
         self.terminated: Sequence[bool] = self.facts["terminated"]
         self.truncated: Sequence[bool] = self.facts["truncated"]
@@ -96,10 +97,6 @@ class EpisodeTable:
     def __reduce__(self) -> tuple[Any, ...]:
         return EpisodeTable, (self.root, self.info, self.table, self._files, self.reader)
 
-    def column(self, name: str) -> Array:
-        """Return one of `EPISODE_FIELDS`, (N,); it cannot be written to."""
-        return self._columns[name]
-
     def places(self, folder: str, episodes: Array) -> Array:
         """Return where the rows of episodes lie in a table.
 
@@ -107,7 +104,7 @@ class EpisodeTable:
         """
         files = np.searchsorted(self._firsts, episodes, side="right") - 1
         if folder == DATA:
-            rows, counts = (self.column(name)[episodes] for name in ("data_row_index", "length"))
+            rows, counts = (self.columns[name][episodes] for name in ("data_row_index", "length"))
         else:
             rows, counts = episodes - self._firsts[files], np.ones_like(episodes)
         ids = np.array([*self._files, (0, 0)], np.int64)  # The last one is no file, but gives two columns.

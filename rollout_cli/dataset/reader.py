@@ -18,9 +18,7 @@ from rollout_cli.dataset.batches import Batch, Padding, Transitions, Windows, st
 from rollout_cli.dataset.episode_table import EpisodeTable
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
-from rollout_cli.dataset.schema import EPISODE_FIELDS
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
-from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Array, map_tree
 from rollout_cli.remote import folder_of
 
@@ -121,7 +119,7 @@ class Dataset:
     @property
     def episodes(self) -> pa.Table:
         """The rows of `meta/episodes`, one an episode, without last observations and infos."""
-        return self.rows.episodes
+        return self.rows.table.table.take(pa.array(self.rows.ids))
 
     def to_episode_batch(self) -> EpisodeBatch:
         """Read all these episodes into memory.
@@ -246,9 +244,7 @@ class Episode:
     @property
     def facts(self) -> Mapping[str, Any]:
         """The episode's row of `meta/episodes`, by column name."""
-        return MappingProxyType(
-            {field.name: self._table.facts[field.name][self._at] for field in EPISODE_FIELDS}
-        )
+        return MappingProxyType({name: values[self._at] for name, values in self._table.facts.items()})
 
     @property
     def id(self) -> int:
@@ -341,10 +337,6 @@ class Episode:
     def batch(self) -> EpisodeBatch:
         """The episode as a batch of one; the errors are those of `Dataset.to_episode_batch`."""
         return self.rows.batch() if self._block is None else self._block.batches[self._place]
-
-    def beginning(self, most_steps: int) -> Chunk:
-        """Read its first steps, at most so many, as a chunk of one episode; the others are not read."""
-        return self.rows.chunk(most_steps)
 
     @property
     def rows(self) -> Rows:

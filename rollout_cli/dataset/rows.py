@@ -15,15 +15,13 @@ from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
 from rollout_cli.dataset.layout import FileId
 from rollout_cli.dataset.parquet import Columns
-from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, info_columns_of
+from rollout_cli.dataset.schema import DatasetSchema, info_columns_of
 from rollout_cli.dataset.tables import decode_batch, decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.expression import Expression, of_one_kind
 from rollout_cli.episodes.infos import INFO_GROUPS, STRING, all_masked, kind_type
 from rollout_cli.errors import DatasetFormatError, StorageError
-
-_FACTS = tuple(field.name for field in EPISODE_FIELDS)
 
 
 class Rows:
@@ -50,14 +48,9 @@ class Rows:
         """Return the rows of the episodes at these places, whatever numpy takes for some of an array."""
         return Rows(self.table, self.ids[places])
 
-    @property
-    def episodes(self) -> pa.Table:
-        """The columns `EPISODE_FIELDS`, one row an episode."""
-        return self.table.table.take(pa.array(self.ids))
-
     def column(self, name: str) -> Array:
         """Return one of `EPISODE_FIELDS`, (N,)."""
-        return np.asarray(self.table.column(name)[self.ids])
+        return np.asarray(self.table.columns[name][self.ids])
 
     @cached_property
     def batches(self) -> list[EpisodeBatch]:
@@ -177,13 +170,13 @@ class Rows:
         columns = self._named_columns(parsed.names)
         for name in parsed.names:
             if name not in columns:
-                raise parsed.no_column(name, [*_FACTS, *info_columns_of(self.info["features"])])
+                raise parsed.no_column(name, [*self.table.facts, *info_columns_of(self.info["features"])])
         return parsed.evaluate(columns, len(self))
 
     def _named_columns(self, names: tuple[str, ...]) -> dict[str, Array]:
         """Return the values of columns, one an episode; of infos of steps, those of the last step."""
         columns: dict[str, Array] = {
-            name: np.ma.asarray(self.column(name)) for name in names if name in _FACTS
+            name: np.ma.asarray(self.column(name)) for name in names if name in self.table.facts
         }
         typed = info_columns_of(self.info["features"])
         for prefix in INFO_GROUPS:

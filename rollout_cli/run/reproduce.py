@@ -260,9 +260,9 @@ def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
             place = int(places[0])
             most = MOST_SECONDS * lengths[place] / max(times[place], 1e-9)
             if most > lengths[place]:
-                return dataset[place].beginning(int(lengths[place])), None
+                return dataset[place].rows.chunk(int(lengths[place])), None
             limit = max(1, int(most))
-            return dataset[place].beginning(limit + 1).truncated_at(limit), limit
+            return dataset[place].rows.chunk(limit + 1).truncated_at(limit), limit
     return None
 
 
