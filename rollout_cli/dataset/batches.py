@@ -12,12 +12,11 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import decode
-from rollout_cli.dataset.episode_table import DATA, EPISODES, field_columns, field_leaves
+from rollout_cli.dataset.episode_table import DATA, EPISODES, field_columns, field_leaves, field_tree
 from rollout_cli.dataset.rows import Rows
-from rollout_cli.dataset.schema import DatasetSchema
+from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn
 from rollout_cli.episodes.infos import concatenated
-from rollout_cli.episodes.spaces import Array, Tree, empty_column, map_tree, tree_leaves, unflatten
+from rollout_cli.episodes.spaces import Array, Tree, empty_column, map_tree, tree_leaves
 from rollout_cli.errors import StorageError
 
 FIELDS = {"observations": "observation", "actions": "action", "rewards": "reward"}
@@ -283,24 +282,19 @@ def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_ro
         DatasetFormatError: If the files are damaged, or contradict each other.
         StorageError: If they cannot be read, or do not fit into memory.
     """
-    n_rows, spec, trees = int(sizes.sum()) + blank_rows, rows.spaces.env_spec, []
-    filled: list[tuple[Callable[[pa.Table], Array], Array]] = []
+    n_rows, spaces = int(sizes.sum()) + blank_rows, rows.spaces
+    names = dict.fromkeys(name for field in fields for name in field_columns(spaces, field))
+    filled: list[tuple[SpaceColumn, Array]] = []
+    trees = []
     try:
         for field in fields:
-            if field == "reward":
-                trees.append(np.zeros(n_rows))
-                filled.append((lambda table: decode(table["reward"]), trees[-1]))
-                continue
-            columns = field_leaves(rows.spaces, field)
+            columns = field_leaves(spaces, field)
             arrays = [empty_column(column.leaf, n_rows) for column in columns]
-            filled += zip([column.decode for column in columns], arrays, strict=True)
-            trees.append(
-                unflatten(spec.action_space if field == "action" else spec.observation_space, arrays)
-            )
-        names = (name for field in fields for name in field_columns(rows.spaces, field))
-        for table, sources, targets in _row_groups(rows, folder, tuple(dict.fromkeys(names)), sizes):
-            for decoded, array in filled:
-                array[targets] = decoded(table)[sources]
+            filled += zip(columns, arrays, strict=True)
+            trees.append(field_tree(spaces, field, arrays))
+        for table, sources, targets in _row_groups(rows, folder, tuple(names), sizes):
+            for column, array in filled:
+                array[targets] = column.decode(table)[sources]
     except MemoryError as error:
         raise StorageError(
             f"{n_rows:,} rows do not fit into memory: {error}",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from gymnasium.spaces import Box
 
 from rollout_cli.dataset.layout import (
     FileId,
@@ -22,13 +23,15 @@ from rollout_cli.dataset.layout import (
     order_column,
 )
 from rollout_cli.dataset.parquet import RowReader, open_parquet, reading
-from rollout_cli.dataset.schema import EPISODE_FIELDS, SpaceColumn, SpaceSchema, spec_from_info
-from rollout_cli.dataset.tables import decode_numbers
+from rollout_cli.dataset.schema import EPISODE_FIELDS, SpaceColumn, SpaceSchema, space_columns, spec_from_info
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
 from rollout_cli.errors import DatasetFormatError
 
 DATA, EPISODES = "data", "meta/episodes"
 """The folders of the two tables."""
+
+_REWARD_SPACE = Box(-np.inf, np.inf, (), np.float64)
+_REWARD = space_columns(_REWARD_SPACE, "reward")
 
 _UNKNOWN = -1
 
@@ -186,16 +189,19 @@ def field_columns(spaces: SpaceSchema, name: str) -> tuple[str, ...]:
 
 def decode_field(spaces: SpaceSchema, name: str, table: pa.Table) -> Tree:
     """Return a field, tree of arrays (T, *shape), from its columns; some cannot be written to."""
-    if name == "reward":
-        return decode_numbers(table, name)
+    return field_tree(spaces, name, [column.decode(table) for column in field_leaves(spaces, name)])
+
+
+def field_tree(spaces: SpaceSchema, name: str, leaves: Sequence[Array]) -> Tree:
+    """Put one array a leaf of a field together."""
     spec = spaces.env_spec
-    space = spec.action_space if name == "action" else spec.observation_space
-    return unflatten(space, [column.decode(table) for column in field_leaves(spaces, name)])
+    others = {"action": spec.action_space, "reward": _REWARD_SPACE}
+    return unflatten(others.get(name, spec.observation_space), leaves)
 
 
 def field_leaves(spaces: SpaceSchema, name: str) -> tuple[SpaceColumn, ...]:
-    """Return the leaves of a field that is the value of a space; none of `reward`."""
-    leaves: tuple[SpaceColumn, ...] = () if name == "reward" else getattr(spaces, name)
+    """Return the leaves of a field: of `reward`, which is no space's value, one number."""
+    leaves: tuple[SpaceColumn, ...] = _REWARD if name == "reward" else getattr(spaces, name)
     return leaves
 
 
