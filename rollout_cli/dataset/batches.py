@@ -15,6 +15,7 @@ import pyarrow as pa
 from rollout_cli.dataset.episode_table import DATA, EPISODES, field_columns, field_leaves, field_tree
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn
+from rollout_cli.episodes.batch import at_ends
 from rollout_cli.episodes.infos import concatenated
 from rollout_cli.episodes.spaces import Array, Tree, empty_column, map_tree, tree_leaves
 from rollout_cli.errors import StorageError
@@ -100,9 +101,7 @@ class Transitions(FlatDataset):
         flat = flat_columns(rows, read, blank_rows=len(rows))
         steps = slice(self._n_rows)
         self._columns = {name: map_tree(itemgetter(steps), tree) for name, tree in flat.items()}
-        for name in ("terminated", "truncated"):
-            self._columns[name] = np.zeros(self._n_rows, bool)
-            self._columns[name][ends] = rows.column(name)
+        self._columns |= {name: at_ends(lengths, rows.column(name)) for name in ("terminated", "truncated")}
         self._columns |= {name: rows.step_info(name) for name in infos}
         if "next_observations" in self._names:
             leaves = tree_leaves(flat["observations"]), tree_leaves(last_observations(rows))

@@ -20,7 +20,15 @@ from rollout_cli.dataset.convert import (
     number_array,
 )
 from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn, SpaceSchema, info_columns_of
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, Tree, derive_step_types, following
+from rollout_cli.episodes.batch import (
+    EnvSpec,
+    EpisodeBatch,
+    StepType,
+    Tree,
+    at_ends,
+    derive_step_types,
+    following,
+)
 from rollout_cli.episodes.chunk import Chunk, episode_returns
 from rollout_cli.episodes.spaces import unflatten
 
@@ -46,8 +54,6 @@ def step_table(
     starts = ends - lengths
     steps = np.arange(int(ends[-1]), dtype=np.int32)
     steps -= np.repeat((starts - first_step).astype(np.int32), lengths)
-    is_last = np.zeros(len(steps), bool)
-    is_last[ends - 1] = True
     flags = _joined(whole, "terminated"), _joined(whole, "truncated")
     types = derive_step_types(lengths, *flags)
     if first_step and types[0] == StepType.FIRST:
@@ -61,7 +67,7 @@ def step_table(
         *_encode_leaves(spaces.observation, observations),
         *_encode_leaves(spaces.action, [chunk.actions for chunk in chunks]),
         number_array(_joined(chunks, "rewards").astype(np.float64, copy=False)),
-        *(number_array(np.repeat(flag, lengths) & is_last) for flag in flags),
+        *(number_array(at_ends(lengths, flag)) for flag in flags),
         number_array(types),
     ]
     if spaces.next_observation:

@@ -35,7 +35,7 @@ from rollout_cli.dataset.metadata import count_segments
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
-from rollout_cli.episodes.batch import derive_step_types, following
+from rollout_cli.episodes.batch import at_ends, derive_step_types, following
 from rollout_cli.episodes.chunk import episode_returns, sum_of
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
@@ -310,12 +310,11 @@ def _step_checks(schema: DatasetSchema, facts: Facts, steps: pa.Table, episodes:
     lengths = facts["length"]
     ends = np.cumsum(lengths)
     owners = np.repeat(np.arange(len(lengths)), lengths)
-    is_last = np.append(owners[1:] != owners[:-1], np.True_)
     expected = {
         "episode_id": facts["episode_id"][owners],
         "step": np.arange(len(owners)) - (ends - lengths)[owners],
         "step_type": derive_step_types(lengths, facts["terminated"], facts["truncated"]),
-        **{name: facts[name][owners] & is_last for name in ("terminated", "truncated")},
+        **{name: at_ends(lengths, facts[name]) for name in ("terminated", "truncated")},
     }
     for name, values in expected.items():
         wrong = steps[name].to_numpy() != values

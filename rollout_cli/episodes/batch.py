@@ -45,6 +45,13 @@ def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Ar
     return out
 
 
+def at_ends(lengths: Array, flags: Array) -> Array:
+    """Return flags of flat episodes, bool (N,), as flags of their rows, bool (T,), set at the last ones."""
+    out = np.zeros(int(lengths.sum()), np.bool_)
+    out[np.cumsum(lengths) - 1] = flags
+    return out
+
+
 def following(values: Array, last: Array, ends: Any) -> Array:
     """Return what followed each row of flat episodes: the row after it, and `last` behind the rows `ends`."""
     out = np.roll(values, -1, axis=0)

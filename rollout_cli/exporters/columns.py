@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from rollout_cli.episodes.batch import EpisodeBatch
-from rollout_cli.exporters.format import Array, Export, Format, at_ends
+from rollout_cli.episodes.batch import EpisodeBatch, at_ends
+from rollout_cli.exporters.format import Array, Export, Format
 from rollout_cli.exporters.hdf5 import hdf5_file
 
 
@@ -33,9 +33,9 @@ def _d4rl(batch: EpisodeBatch) -> Mapping[str, Array]:
         "actions": batch.actions,
         "rewards": batch.rewards,
         "next_observations": batch.next_observations,
-        "terminals": at_ends(batch, batch.terminated),
+        "terminals": at_ends(batch.lengths, batch.terminated),
         # Both would be a timeout to `qlearning_dataset`, which leaves the step out: the end would be lost.
-        "timeouts": at_ends(batch, batch.truncated & ~batch.terminated),
+        "timeouts": at_ends(batch.lengths, batch.truncated & ~batch.terminated),
     }
 
 
@@ -45,9 +45,9 @@ def _tianshou(batch: EpisodeBatch) -> Mapping[str, Array]:
         "obs": batch.observations,
         "act": batch.actions,
         "rew": batch.rewards,
-        "terminated": at_ends(batch, batch.terminated),
-        "truncated": at_ends(batch, batch.truncated),
-        "done": at_ends(batch, batch.terminated | batch.truncated),
+        "terminated": at_ends(batch.lengths, batch.terminated),
+        "truncated": at_ends(batch.lengths, batch.truncated),
+        "done": at_ends(batch.lengths, batch.terminated | batch.truncated),
         "obs_next": batch.next_observations,
     }
 

@@ -183,10 +183,3 @@ def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None
                 f"{name} does not hold a Dict space with the key {key!r}",
                 hint="make the space a vector: {set=flatten=true}; or wrap the environment to rename the key",
             )
-
-
-def at_ends(batch: EpisodeBatch, flags: Array) -> Array:
-    """Return flags of episodes (N,) as flags of steps (T,), set at the last ones."""
-    out = np.zeros(len(batch.rewards), np.bool_)
-    out[np.cumsum(batch.lengths) - 1] = flags
-    return out

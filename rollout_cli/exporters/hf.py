@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import encode_tensor
 from rollout_cli.dataset.schema import SpaceColumn, hf_metadata, space_columns
-from rollout_cli.episodes.batch import EpisodeBatch, Tree
+from rollout_cli.episodes.batch import EpisodeBatch, Tree, at_ends
 from rollout_cli.episodes.spaces import Space, tree_leaves
-from rollout_cli.exporters.format import ALL, Array, Export, Format, at_ends
+from rollout_cli.exporters.format import ALL, Array, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
 
 _FRONT_MATTER = """\
@@ -51,8 +51,8 @@ def _step_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
     }
     ends = {
         "reward": batch.rewards,
-        "terminated": at_ends(batch, batch.terminated),
-        "truncated": at_ends(batch, batch.truncated),
+        "terminated": at_ends(batch.lengths, batch.terminated),
+        "truncated": at_ends(batch.lengths, batch.truncated),
     }
     observations = _leaves(batch.env_spec.observation_space, "observation", batch.observations)
     actions = _leaves(batch.env_spec.action_space, "action", batch.actions)

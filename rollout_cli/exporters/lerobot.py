@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from rollout_cli.dataset.convert import encode_tensor, text_array
 from rollout_cli.dataset.schema import SpaceColumn, space_columns
 from rollout_cli.dataset.stats import ColumnStats, column_stats, merged
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, at_ends
 from rollout_cli.episodes.spaces import Leaf, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
-from rollout_cli.exporters.format import ALL, Array, Export, Format, at_ends, check_keys
+from rollout_cli.exporters.format import ALL, Array, Export, Format, check_keys
 from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
 
 _FILES_PER_CHUNK = 1000
@@ -161,9 +161,9 @@ def _columns(
     frames = steps - np.repeat(np.cumsum(batch.lengths) - batch.lengths, batch.lengths)
     facts = {
         "next.reward": batch.rewards.astype(np.float32),
-        "next.done": at_ends(batch, np.ones(len(batch), np.bool_)),
-        "next.terminated": at_ends(batch, batch.terminated),
-        "next.truncated": at_ends(batch, batch.truncated),
+        "next.done": at_ends(batch.lengths, np.ones(len(batch), np.bool_)),
+        "next.terminated": at_ends(batch.lengths, batch.terminated),
+        "next.truncated": at_ends(batch.lengths, batch.truncated),
         "timestamp": (frames / fps).astype(np.float32),
         "frame_index": frames,
         "episode_index": first_episode + np.repeat(np.arange(len(batch)), batch.lengths),

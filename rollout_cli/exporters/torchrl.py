@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_cli.episodes.batch import EpisodeBatch, Tree
-from rollout_cli.exporters.format import Array, Export, Format, at_ends, check_keys
+from rollout_cli.episodes.batch import EpisodeBatch, Tree, at_ends
+from rollout_cli.exporters.format import Array, Export, Format, check_keys
 
 Key = tuple[str, ...]
 
@@ -40,7 +40,7 @@ def _tensors(batch: EpisodeBatch, episode_ids: Array) -> Iterator[tuple[Key, Arr
     yield ("episode",), episode_ids
     yield from _leaves(("next", "observation"), batch.next_observations)
     yield ("next", "reward"), batch.rewards.astype(np.float32)[:, None]
-    terminated, truncated = at_ends(batch, batch.terminated), at_ends(batch, batch.truncated)
+    terminated, truncated = at_ends(batch.lengths, batch.terminated), at_ends(batch.lengths, batch.truncated)
     flags = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
     for name, values in flags.items():
         yield ("next", name), values[:, None]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset.schema import space_columns
-from rollout_cli.episodes.batch import EpisodeBatch, Tree
+from rollout_cli.episodes.batch import EpisodeBatch, Tree, at_ends
 from rollout_cli.episodes.spaces import Space, tree_leaves
-from rollout_cli.exporters.format import Array, Export, Format, at_ends, check_keys
+from rollout_cli.exporters.format import Array, Export, Format, check_keys
 
 _CHUNK_BYTES = 8 << 20
 
@@ -45,8 +45,8 @@ def _arrays(batch: EpisodeBatch) -> Iterator[tuple[str, Array]]:
     yield from _leaves(spec.observation_space, "data/obs", batch.observations)
     yield from _leaves(spec.action_space, "data/action", batch.actions)
     yield "data/reward", batch.rewards
-    yield "data/terminated", at_ends(batch, batch.terminated)
-    yield "data/truncated", at_ends(batch, batch.truncated)
+    yield "data/terminated", at_ends(batch.lengths, batch.terminated)
+    yield "data/truncated", at_ends(batch.lengths, batch.truncated)
     yield from _leaves(spec.observation_space, "meta/last_obs", batch.last_observations)
 
 
