@@ -117,14 +117,14 @@ class SpaceSchema:
     @classmethod
     def of(cls, env_spec: EnvSpec, *, next_observation: bool = False) -> SpaceSchema:
         """Name the columns of `env_spec`; the errors are those of `space_columns`."""
-        spaces = {
-            "observation": env_spec.observation_space,
-            "action": env_spec.action_space,
-            "last_observation": env_spec.observation_space,
-        }
-        columns = {name: space_columns(space, name) for name, space in spaces.items()}
-        following = space_columns(env_spec.observation_space, "next_observation") if next_observation else ()
-        return cls(env_spec, **columns, next_observation=following)
+        observed = env_spec.observation_space
+        return cls(
+            env_spec,
+            observation=space_columns(observed, "observation"),
+            action=space_columns(env_spec.action_space, "action"),
+            last_observation=space_columns(observed, "last_observation"),
+            next_observation=space_columns(observed, "next_observation") if next_observation else (),
+        )
 
     @property
     def columns(self) -> tuple[SpaceColumn, ...]:
