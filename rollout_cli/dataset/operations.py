@@ -18,7 +18,7 @@ import numpy as np
 from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.folder import OutputFolder, check_folder
 from rollout_cli.dataset.reader import Dataset, Episode
-from rollout_cli.dataset.rewrite import Derivation, Edited, derivation
+from rollout_cli.dataset.rewrite import Derivation, Edited, derivation, rewrite
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import info_columns_of
 from rollout_cli.dataset.segments import SizeLimits
@@ -263,5 +263,6 @@ def _write(derivations: Sequence[Derivation], writing: Writing) -> list[Edited]:
     for made in () if dry_run else derivations:
         # The old dataset stays until the new one is whole: an episode's id never gets so far.
         folder = OutputFolder(made.result.path, overwrite=overwrite, keep_until=[sys.maxsize])
-        made.write(folder, writing.get("progress", Progress()))
+        progress = writing.get("progress", Progress())
+        rewrite(made.chunks, folder, made.settings, n_steps=made.result.steps, progress=progress)
     return [replace(made.result, written=not dry_run) for made in derivations]

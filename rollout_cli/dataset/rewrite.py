@@ -88,10 +88,6 @@ class Derivation:
     settings: DatasetSettings
     chunks: Iterator[Rewritten]
 
-    def write(self, folder: OutputFolder, progress: Progress) -> DatasetSummary:
-        """Write it to the folder of its path; the rest is `rewrite`'s."""
-        return rewrite(self.chunks, folder, self.settings, n_steps=self.result.steps, progress=progress)
-
 
 def derivation(
     inputs: Sequence[Dataset],

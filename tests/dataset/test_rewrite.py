@@ -13,7 +13,7 @@ from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.metadata import DatasetSummary
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.dataset.repair import repair_dataset
-from rollout_cli.dataset.rewrite import derivation
+from rollout_cli.dataset.rewrite import derivation, rewrite
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import StorageError, UsageError
 from rollout_cli.progress import Progress
@@ -36,7 +36,8 @@ from tests.helpers.writing import (
 
 def derived(path: Path, *inputs: Dataset, **options: Any) -> DatasetSummary:
     made = derivation(inputs, path, operation="test", options={"step": 2})
-    return made.write(OutputFolder(path, **options), Progress())
+    folder = OutputFolder(path, **options)
+    return rewrite(made.chunks, folder, made.settings, n_steps=made.result.steps, progress=Progress())
 
 
 @pytest.fixture(scope="module")
