@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
     columns: dict[str, _Column] = {}
     files: list[int] = []
     steps = 0
-    with ParquetFiles(lambda number: export.path / _path(_DATA_PATH, number)) as data:
+    with ParquetFiles(lambda number: export.path / _data_path(number)) as data:
         for batch in export.blocks():
             columns = dict(_columns(batch, names, len(files), steps, fps))
             table = pa.table({name: column.encoded() for name, column in columns.items()})
@@ -84,9 +83,9 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
     write_card(export, "lerobot", _FRONT_MATTER)
 
 
-def _path(template: str, number: int) -> Path:
+def _data_path(number: int) -> str:
     chunk, file = divmod(number, _FILES_PER_CHUNK)
-    return Path(template.format(chunk_index=chunk, file_index=file))
+    return _DATA_PATH.format(chunk_index=chunk, file_index=file)
 
 
 def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:

@@ -49,8 +49,7 @@ class ParquetFiles(ExitStack):
             path = self._path_of(self._number)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._sink = self.enter_context(pa.OSFile(str(path), "wb"))
-            options = {"compression": "zstd"}
-            self._writer = self.enter_context(pq.ParquetWriter(self._sink, table.schema, **options))
+            self._writer = self.enter_context(pq.ParquetWriter(self._sink, table.schema, compression="zstd"))
         self._writer.write_table(table)
         return self._number
 

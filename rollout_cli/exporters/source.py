@@ -37,7 +37,6 @@ class EpisodeSource(Protocol):
 class MemoryEpisode:
     """One episode whose fields are in memory, with the attributes of a dataset's `Episode`."""
 
-    id: int
     number: int
     seed: int
     terminated: bool
@@ -153,7 +152,6 @@ class FlatSource:
         for episode in self._source:
             last = map_tree(lambda value: np.asarray(value)[None], episode.last_observation)
             yield MemoryEpisode(
-                id=episode.id,
                 number=episode.number,
                 seed=episode.seed,
                 terminated=episode.terminated,

@@ -79,9 +79,8 @@ class MemoryDataset:
         return len(self._batch)
 
     def __iter__(self) -> Iterator[MemoryEpisode]:
-        for at, batch in enumerate(self._batch.split()):
+        for batch in self._batch.split():
             yield MemoryEpisode(
-                id=at,
                 number=int(batch.numbers[0]),
                 seed=int(batch.seeds[0]),
                 terminated=bool(batch.terminated[0]),
