@@ -8,7 +8,7 @@ a run's start.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress, count
 from typing import Any
@@ -39,6 +39,12 @@ MOST_OFFSET = (1 << 31) - 1
 def joined(parts: Sequence[Array]) -> Array:
     """Return arrays (n, *shape) after one another; a single one as it is, without a copy."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return `name`, or else the first of `name#2`, `name#3` and so on that is not taken."""
+    names = (f"{name}#{number}" if number > 1 else name for number in count(1))
+    return next(name for name in names if name not in taken)
 
 
 def object_array(values: Sequence[Any]) -> Array:
@@ -229,8 +235,7 @@ def encode_infos(
             continue
         for row, value in compress(source.items(), ~fit):
             values = remainder.setdefault(row, {})
-            names = (f"{key}#{number}" if number > 1 else key for number in count(1))
-            values[next(name for name in names if name not in values)] = plain_value(value)
+            values[free_name(key, values)] = plain_value(value)
     arrays = [_info_array(kinds[path], pairs, table.n_rows) for path, pairs in fitting.items()]
     texts = {row: json.dumps(values, sort_keys=True, allow_nan=False) for row, values in remainder.items()}
     extra = text_array([texts.get(row) for row in range(table.n_rows)]) if texts else None

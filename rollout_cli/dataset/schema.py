@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type
+from rollout_cli.dataset.convert import Array, decode, encode_leaf, free_name, info_type, joined, leaf_type
 from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoPath
@@ -97,9 +96,7 @@ def space_columns(space: gymnasium.Space[Any], prefix: str) -> tuple[SpaceColumn
     """
     columns: dict[str, SpaceColumn] = {}
     for leaf in space_leaves(space):
-        first = f"{prefix}.{leaf.name}" if leaf.path else prefix
-        names = (f"{first}#{number}" if number > 1 else first for number in count(1))
-        name = next(name for name in names if name not in columns)
+        name = free_name(f"{prefix}.{leaf.name}" if leaf.path else prefix, columns)
         columns[name] = SpaceColumn(name, leaf, leaf_type(leaf))
     return tuple(columns.values())
 
