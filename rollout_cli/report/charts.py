@@ -187,32 +187,34 @@ def _frequent(texts: list[Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
-    """How often each value, or each range of values, occurs."""
+class Titled:
+    """What a chart of any kind has."""
 
     title: str
     note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bars(Titled):
+    """How often each value, or each range of values, occurs."""
+
     labels: Sequence[str]
     counts: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(Titled):
     """Groups of values: of each the tenth percentile, the median and the ninetieth one."""
 
-    title: str
-    note: str
     labels: Sequence[str]
     percentiles: Array  # (n, 3)
     ordered: bool  # Whether a group follows from the one before it.
 
 
 @dataclass(frozen=True, slots=True)
-class Profiles:
+class Profiles(Titled):
     """A small histogram of each of some numbers."""
 
-    title: str
-    note: str
     rows: Sequence[Dimension]
 
 

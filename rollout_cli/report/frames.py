@@ -30,10 +30,9 @@ def image_column(dataset: Dataset) -> SpaceColumn | None:
     """Return the first column of observations that are images; None where there is none."""
     for column in dataset.rows.spaces.observation:
         leaf = column.leaf
-        if leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) in (_MATRIX, _CUBE, _STACK):
-            sides = sorted(leaf.shape, reverse=True)
-            if sides[1] >= _LEAST_SIDE:
-                return column
+        is_picture = leaf.kind == "box" and leaf.dtype == np.uint8 and _MATRIX <= len(leaf.shape) <= _STACK
+        if is_picture and sorted(leaf.shape)[-2] >= _LEAST_SIDE:
+            return column
     return None
 
 
