@@ -38,7 +38,6 @@ class DatasetSummary:
     steps: int
     bytes: int
     segments: int
-    info_columns: str
     dropped_infos: Mapping[str, int]
     anomalies: tuple[Anomaly, ...]
 
@@ -145,7 +144,7 @@ def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
 
 def summary_of(root: Path, info: Mapping[str, Any]) -> DatasetSummary:
     """Return the contents of the dataset that `info` describes."""
-    names = ("status", "episodes", "steps", "bytes", "segments", "info_columns", "dropped_infos")
+    names = ("status", "episodes", "steps", "bytes", "segments", "dropped_infos")
     odd = tuple(Anomaly(**place) for place in info["anomalies"])
     return DatasetSummary(root, anomalies=odd, **{name: info[name] for name in names})
 

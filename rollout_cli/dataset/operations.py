@@ -181,15 +181,14 @@ def convert_dataset(
     return _write([made], writing)[0]
 
 
-def _infos_without_column(rows: Rows) -> list[str]:
+def _infos_without_column(rows: Rows) -> set[str]:
     """Return the names of the infos in the JSON remainders."""
-    names = {
+    return {
         f"{group}.{key}"
         for block in rows.blocks()
         for group in INFO_GROUPS
         for key in decode_infos(group, block.infos(group, (f"{group}_extra",)))
     }
-    return sorted(names)
 
 
 def relabel_dataset(

@@ -97,14 +97,12 @@ class FileStore:
             else:
                 path.unlink(missing_ok=True)
 
-    @contextmanager
-    def output(self, path: Path) -> Iterator[Any]:
-        """Give what a Parquet file is written to."""
+    def output(self, path: Path) -> Any:
+        """Return what a Parquet file is written to; as a context manager it is closed at the end."""
         import pyarrow as pa  # noqa: PLC0415 - resuming looks at folders before it is needed
 
         # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
-        with pa.OSFile(os.fsencode(path), "wb") as sink:
-            yield sink
+        return pa.OSFile(os.fsencode(path), "wb")
 
 
 class RemoteStore(FileStore):

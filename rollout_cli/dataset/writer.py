@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -181,13 +181,12 @@ class DatasetWriter:
         if self._folder.is_replaced_by(build.next_numbers(), is_complete=status == "complete"):
             self._replace_old(build)
         self._is_open = False
-        with ExitStack() as stack:
-            stack.callback(self._folder.close)
+        with closing(self._folder):
             if self._folder.has_old:
                 remove_temporary(self._folder.files, self._folder.path)
                 return metadata.summary_of(self._folder.path, self._end_old(status))
             build.end(status, **facts)
-        return metadata.summary_of(self._folder.path, build.info)
+            return metadata.summary_of(self._folder.path, build.info)
 
     def _end_old(self, status: Status) -> dict[str, Any]:
         root = self._folder.path

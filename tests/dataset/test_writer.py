@@ -50,7 +50,7 @@ def test_a_summary_and_the_info_state_the_same(tmp_path: Path) -> None:
     )
     found = read_info(tmp_path)
     assert (50, 1500, 9) == (summary.episodes, summary.steps, summary.segments)
-    for name in ("status", "episodes", "steps", "segments", "bytes", "info_columns", "dropped_infos"):
+    for name in ("status", "episodes", "steps", "segments", "bytes", "dropped_infos"):
         assert getattr(summary, name) == found[name]
     files = list(tmp_path.rglob("file-*.parquet"))
     assert summary.bytes == sum(path.stat().st_size for path in files)
