@@ -104,7 +104,8 @@ class Transitions(FlatDataset):
         self._columns |= {name: at_ends(lengths, rows.column(name)) for name in ("terminated", "truncated")}
         self._columns |= {name: rows.step_info(name) for name in infos}
         if "next_observations" in self._names:
-            leaves = tree_leaves(flat["observations"]), tree_leaves(last_observations(rows))
+            (last_observations,) = _read(rows, EPISODES, ["last_observation"], np.ones_like(lengths), 0)
+            leaves = tree_leaves(flat["observations"]), tree_leaves(last_observations)
             for observed, last in zip(*leaves, strict=True):
                 observed[self._n_rows :] = last
         # Behind those of all steps stand the last observations: one index finds what followed a step.
@@ -264,12 +265,6 @@ def flat_columns(rows: Rows, names: Sequence[str], *, blank_rows: int) -> Batch:
     """
     trees = _read(rows, DATA, [FIELDS[name] for name in names], rows.column("length"), blank_rows)
     return dict(zip(names, trees, strict=True))
-
-
-def last_observations(rows: Rows) -> Tree:
-    """Return the episodes' last observations, tree of arrays (N, *shape)."""
-    (tree,) = _read(rows, EPISODES, ["last_observation"], np.ones(len(rows), np.int64), 0)
-    return tree
 
 
 def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_rows: int) -> list[Tree]:

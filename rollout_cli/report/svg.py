@@ -130,12 +130,10 @@ def lines(steps: Array, series: Mapping[str, Array]) -> str:
             heights = 34 - 28 * ((values / 2 - low / 2) / ((high / 2 - low / 2) or 1))
             for start, stop in runs(np.diff(is_finite)):
                 if is_finite[start]:
-                    points = _points(places[start:stop].tolist(), heights[start:stop])
-                    # A single number is a dash.
-                    points = (
-                        points if stop - start > 1 else _dash(float(places[start]), float(heights[start]))
-                    )
-                    parts.append(tag("polyline", points=" ".join(points), class_="line"))
+                    x, y = places[start:stop], heights[start:stop]
+                    if len(x) == 1:  # A single number is a dash.
+                        x, y = np.append(x - 2, x + 2), np.append(y, y)
+                    parts.append(tag("polyline", points=" ".join(_points(x.tolist(), y)), class_="line"))
         picture = tag(
             "svg", "".join(parts), viewBox=f"0 0 {_WIDTH} 40", class_="trace", preserveAspectRatio="none"
         )
@@ -143,7 +141,3 @@ def lines(steps: Array, series: Mapping[str, Array]) -> str:
             tag("div", tag("span", escape(name)) + picture + tag("span", escape(extent)), class_="series")
         )
     return "".join(out)
-
-
-def _dash(x: float, y: float) -> list[str]:
-    return [f"{x - 2:.1f},{y:.1f}", f"{x + 2:.1f},{y:.1f}"]
