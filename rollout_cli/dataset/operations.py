@@ -156,14 +156,18 @@ def convert_dataset(
     Raises:
         UsageError: If nothing is to be changed, a size is out of range, or there is no info of that name.
     """
-    sizes = {"segment_bytes": segment_bytes, "segment_rows": segment_rows, "group_rows": group_rows}
-    options: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
-    limits = SizeLimits(**{**dataset.info["limits"], **options})
+    asked = {
+        "segment_bytes": segment_bytes,
+        "segment_rows": segment_rows,
+        "group_rows": group_rows,
+        "next_observation": next_observation,
+        "drop_info": list(drop_info) or None,
+    }
+    options: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    limits = SizeLimits(**{name: options.get(name, size) for name, size in dataset.info["limits"].items()})
     for pattern in unmatched_patterns(drop_info, [*info_columns_of(dataset.info["features"])]):
         if unmatched_patterns([pattern], _infos_without_column(dataset.rows)):
             raise UsageError(f"there is no info {pattern!r}", hint="see: rollout info")
-    options |= {} if next_observation is None else {"next_observation": next_observation}
-    options |= {"drop_info": list(drop_info)} if drop_info else {}
     if not options:
         raise UsageError(
             "nothing is to be changed",

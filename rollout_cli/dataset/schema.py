@@ -231,11 +231,13 @@ class DatasetSchema:
     def describe(self) -> dict[str, Any]:
         """Return `features`, by column name: kind, dtype, shape and true path."""
         fields = (*self.data, *self.episodes)
-        out: dict[str, Any] = {field.name: {"kind": "fact", "dtype": str(field.type)} for field in fields}
-        out |= {column.name: column.describe() for column in self.spaces.columns}
-        for name, (path, kind) in self.infos.items():
-            out[name] = {"kind": "info", "dtype": kind, "path": list(path), "stored": True}
-        return out
+        facts = {field.name: {"kind": "fact", "dtype": str(field.type)} for field in fields}
+        spaces = {column.name: column.describe() for column in self.spaces.columns}
+        infos = {
+            name: {"kind": "info", "dtype": kind, "path": list(path), "stored": True}
+            for name, (path, kind) in self.infos.items()
+        }
+        return {**facts, **spaces, **infos}
 
 
 def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Mapping[str, Any]) -> pa.Schema:

@@ -409,8 +409,13 @@ def _check_metadata(report: VerifyReport) -> None:
 def _check_names(report: VerifyReport) -> None:
     """Note foreign files: those in the dataset's own folders are `unexpected`, others are the user's."""
     root = report.path
-    ours = {*report.data_files.values(), *report.episodes_files.values()}
-    ours |= {info_path(root), stats_path(root), plot_path(root)}
+    ours = {
+        *report.data_files.values(),
+        *report.episodes_files.values(),
+        info_path(root),
+        stats_path(root),
+        plot_path(root),
+    }
     for top in entries(root):
         if top.name in ("data", "meta") or top.name.endswith(".tmp"):
             inside = top.rglob("*") if top.is_dir() else [top]

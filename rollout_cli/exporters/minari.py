@@ -63,12 +63,16 @@ def _space(space: Space) -> dict[str, Any]:
     out: dict[str, Any] = {"type": "Text" if space_leaves(space)[0].kind == "text" else type(space).__name__}
     match space:
         case spaces.Dict():
-            return out | {"subspaces": {key: _space(each) for key, each in space.spaces.items()}}
+            out["subspaces"] = {key: _space(each) for key, each in space.spaces.items()}
         case spaces.Tuple():
-            return out | {"subspaces": [_space(each) for each in space.spaces]}
+            out["subspaces"] = [_space(each) for each in space.spaces]
         case spaces.Box():
-            out |= {"dtype": str(space.dtype), "shape": list(space.shape)}
-            return out | {"low": space.low.tolist(), "high": space.high.tolist()}
+            out |= {
+                "dtype": str(space.dtype),
+                "shape": list(space.shape),
+                "low": space.low.tolist(),
+                "high": space.high.tolist(),
+            }
         case spaces.Discrete():
             out |= {"dtype": "int64", "start": int(space.start), "n": int(space.n)}
         case spaces.MultiDiscrete():
@@ -76,8 +80,11 @@ def _space(space: Space) -> dict[str, Any]:
         case spaces.MultiBinary():
             out["n"] = list(space.shape)
         case spaces.Text():
-            out |= {"min_length": space.min_length, "max_length": space.max_length}
-            out["charset"] = "".join(sorted(space.character_set))
+            out |= {
+                "min_length": space.min_length,
+                "max_length": space.max_length,
+                "charset": "".join(sorted(space.character_set)),
+            }
     return out
 
 

@@ -19,8 +19,16 @@ _ROW_GROUP_BYTES = 32 << 20
 _MOST_BYTES = (1 << 31) - 1
 """What one row of a binary column holds."""
 
-_UNUSED = ["agent_id", "module_id", "multi_agent_episode_id", "extra_model_outputs"]
-_UNUSED += ["_observation_space", "_action_space", "_start_time", "_last_step_time"]
+_UNUSED = (
+    "agent_id",
+    "module_id",
+    "multi_agent_episode_id",
+    "extra_model_outputs",
+    "_observation_space",
+    "_action_space",
+    "_start_time",
+    "_last_step_time",
+)
 
 
 def write(export: Export) -> None:

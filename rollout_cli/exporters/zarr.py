@@ -88,8 +88,16 @@ class _ChunkedArray:
         # Zarr's chunks are all of one size, the last one too.
         last = self._file((self.rows - 1) // self.chunk_rows)
         os.truncate(last, self.dtype.itemsize * math.prod(chunks))
-        described = {"zarr_format": 2, "shape": self.shape, "chunks": chunks, "dtype": self.dtype.str}
-        described |= {"compressor": None, "filters": None, "fill_value": 0, "order": "C"}
+        described = {
+            "zarr_format": 2,
+            "shape": self.shape,
+            "chunks": chunks,
+            "dtype": self.dtype.str,
+            "compressor": None,
+            "filters": None,
+            "fill_value": 0,
+            "order": "C",
+        }
         (self.folder / ".zarray").write_text(json.dumps(described))
 
 
