@@ -9,7 +9,7 @@ import shutil
 import threading
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from rollout_cli.dataset.layout import (
@@ -48,7 +48,7 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-class FolderLock:
+class FolderLock(AbstractContextManager["FolderLock"]):
     """An exclusive lock on a dataset's folder `root`, which exists; it is released as the process ends.
 
     `DatasetLockedError` says that another writer has it, in this process or another one; a `UserWarning`,
@@ -81,6 +81,9 @@ class FolderLock:
                 if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
                     return
             self._close()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Let others write; may be called again."""

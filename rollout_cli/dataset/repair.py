@@ -63,11 +63,8 @@ def repair_dataset(
     read_info(root)  # Without one there is nothing to lock.
     if dry_run:
         return _repair(root, None)
-    lock = FolderLock(files, root)
-    try:
+    with FolderLock(files, root):
         return _repair(root, files)
-    finally:
-        lock.release()
 
 
 def _repair(root: Path, files: FileStore | None) -> RepairReport:

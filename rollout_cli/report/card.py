@@ -43,8 +43,7 @@ def write_card(
     root = folder_of(path)
     read_info(root)  # Without one there is nothing to lock.
     files = file_store(root)
-    lock = FolderLock(files, root)
-    try:
+    with FolderLock(files, root):
         info = read_info(root)
         card = dict(info.get("card") or {}) | ({} if license is None else {"license": license})
         if plot:
@@ -52,6 +51,4 @@ def write_card(
                 draw(charts_of(load(root), "returns"), Path(folder, PLOT))
                 files.replace(plot_path(root), Path(folder, PLOT).read_bytes())
         write_info(files, root, info | {"card": card | {"plot": plot}})
-    finally:
-        lock.release()
     return root / "README.md"
