@@ -16,12 +16,22 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.episodes.spaces import LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
-from rollout_cli.exporters.source import EpisodeSource, blocks, is_nested, leaves_of, row_bytes
+from rollout_cli.exporters.source import (
+    EpisodeSource,
+    grouped,
+    is_nested,
+    joined_episodes,
+    leaves_of,
+    row_bytes,
+)
 
 Array = npt.NDArray[Any]
 
 NUMBERS: frozenset[LeafKind] = frozenset({"box", "discrete", "multi_discrete", "multi_binary"})
 ALL: frozenset[LeafKind] = NUMBERS | {"text"}
+
+_BLOCK_BYTES = 32 << 20
+"""The observations and actions that are in memory together; an episode is held whole, however long it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +67,9 @@ class Export:
 
     def blocks(self) -> Iterator[EpisodeBatch]:
         """Yield the episodes in order, many in one batch, without their infos: for formats of flat rows."""
-        return blocks(self.source)
+        most_steps = max(1, _BLOCK_BYTES // max(row_bytes(self.env_spec), 64))
+        for episodes in grouped(self.source, most_steps):
+            yield joined_episodes(self.env_spec, episodes)
 
     @property
     def env_id(self) -> str:

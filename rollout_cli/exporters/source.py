@@ -16,9 +16,6 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, derive_step_
 from rollout_cli.episodes.spaces import Array, Leaf, Space, SpaceRows, map_tree, space_leaves, tree_leaves
 from rollout_cli.errors import UsageError
 
-_BLOCK_BYTES = 32 << 20
-"""The observations and actions that are in memory together; an episode is held whole, however long it is."""
-
 Item = TypeVar("Item", bound=Sized)
 
 
@@ -76,14 +73,6 @@ def leaves_of(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
             yield what, leaf
 
 
-def blocks(source: EpisodeSource) -> Iterator[EpisodeBatch]:
-    """Yield the episodes of a source in order, many in one batch, without their infos."""
-    spec = source.env_spec
-    most_steps = max(1, _BLOCK_BYTES // max(row_bytes(spec), 64))
-    for episodes in grouped(source, most_steps):
-        yield _joined(spec, episodes)
-
-
 def grouped(items: Iterable[Item], least: int) -> Iterator[list[Item]]:
     """Yield items in lists, each ended by the item with which their lengths come to `least`."""
     group: list[Item] = []
@@ -98,7 +87,9 @@ def grouped(items: Iterable[Item], least: int) -> Iterator[list[Item]]:
         yield group
 
 
-def _joined(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBatch:
+def joined_episodes(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBatch:
+    """Return episodes as one batch, without their infos."""
+
     def joined(name: str) -> Tree:
         return map_tree(lambda *parts: np.concatenate(parts), *(getattr(each, name) for each in episodes))
 

@@ -16,10 +16,10 @@ from rollout_cli.dataset.reader import Dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import map_tree, space_leaves, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError
-from rollout_cli.exporters import source as sources
+from rollout_cli.exporters import format  # noqa: A004 - the module
 from rollout_cli.exporters.export import FORMATS
-from rollout_cli.exporters.format import Format
-from rollout_cli.exporters.source import EpisodeLike, FlatSource, blocks
+from rollout_cli.exporters.format import Export, Format
+from rollout_cli.exporters.source import EpisodeLike, FlatSource
 from tests.exporters.cases import SPECS, MemoryDataset, batch_of, chunks_of, export_to, files_of, place_of
 from tests.exporters.folders import FOLDER_READERS
 from tests.exporters.readers import FILE_READERS, Leaves, Read
@@ -140,9 +140,9 @@ def test_flat_spaces(case: str) -> None:
 @pytest.mark.parametrize("most_bytes", [1, 256, 1 << 25])
 def test_blocks(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks together are the episodes, in order; their size is a matter of memory alone."""
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", most_bytes)
+    monkeypatch.setattr(format, "_BLOCK_BYTES", most_bytes)
     batch = batch_of(SPECS["dict"])
-    parts = list(blocks(MemoryDataset(batch)))
+    parts = list(Export(MemoryDataset(batch), Path(), Path(), ()).blocks())
     assert len(parts) == {1: 4, 256: 3, 1 << 25: 1}[most_bytes]
     assert_same_batches(batch, EpisodeBatch.concatenate(*parts))
 

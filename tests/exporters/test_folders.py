@@ -16,7 +16,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import map_tree, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
-from rollout_cli.exporters import parquet, rllib, source, zarr
+from rollout_cli.exporters import format, parquet, rllib, zarr  # noqa: A004 - the module
 from rollout_cli.exporters.export import export
 from rollout_cli.exporters.parquet import is_image
 from tests.exporters.cases import BOX, CHOICE, SPECS, MemoryDataset, batch_of, export_to
@@ -34,7 +34,7 @@ def test_many_pieces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Blocks, files and chunks of one episode or a few rows hold what large ones do."""
     dataset = MemoryDataset(batch_of(SPECS["float64"], [4, 1, 6, 3, 9]))
     whole = list(FOLDER_READERS[name](export_to(tmp_path / "whole", dataset, name).path))
-    monkeypatch.setattr(source, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(format, "_BLOCK_BYTES", 1)
     monkeypatch.setattr(parquet, "_MOST_BYTES", 1)
     monkeypatch.setattr(rllib, "_ROW_GROUP_BYTES", 1)
     monkeypatch.setattr(zarr, "_CHUNK_BYTES", 100)
@@ -55,7 +55,7 @@ def test_many_pieces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_lerobot_files_of_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table of episodes names the file of each."""
-    monkeypatch.setattr(source, "_BLOCK_BYTES", 5 * 64)
+    monkeypatch.setattr(format, "_BLOCK_BYTES", 5 * 64)
     monkeypatch.setattr(parquet, "_MOST_BYTES", 1)
     dataset = MemoryDataset(batch_of(SPECS["box"], [4, 1, 6, 3]))
     path = export_to(tmp_path, dataset, "lerobot").path
@@ -68,7 +68,7 @@ def test_lerobot_files_of_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_lerobot_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are those of all steps, however these were cut; of images for each channel, from 0 to 1."""
-    monkeypatch.setattr(source, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(format, "_BLOCK_BYTES", 1)
     batch = batch_of(DICT, [150, 30])
     path = export_to(tmp_path, MemoryDataset(batch), "lerobot").path
     stats = json.loads((path / "meta" / "stats.json").read_text())
