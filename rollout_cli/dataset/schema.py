@@ -129,8 +129,10 @@ class SpaceSchema:
 
     def describe(self) -> dict[str, Any]:
         """Return the spaces as JSON."""
-        spaces = {"observation": self.env_spec.observation_space, "action": self.env_spec.action_space}
-        return {name: space_to_json(space) for name, space in spaces.items()}
+        return {
+            "observation": space_to_json(self.env_spec.observation_space),
+            "action": space_to_json(self.env_spec.action_space),
+        }
 
 
 def spec_from_info(info: Mapping[str, Any]) -> EnvSpec:
