@@ -144,17 +144,17 @@ def read_info(root: Path) -> dict[str, Any]:
     except OSError as error:
         if isinstance(root, RemotePath):
             root.check_server()
-        message = "not a dataset: it has no meta/info.json"
-        hint = f"give a dataset's folder; if it was one, {LOST_INFO}"
         if replaced.exists():
-            message = (
-                "no dataset: a run was killed while it replaced the one that was here, or is just doing that"
-            )
-            hint = (
-                "if it was killed, run it again, with {resume=True} or {overwrite=True}: "
-                f"it is in {replaced}"
-            )
-        raise DatasetFormatError(f"{root} is {message}", hint=hint) from error
+            raise DatasetFormatError(
+                f"{root} is no dataset: a run was killed while it replaced the one that was here, "
+                "or is just doing that",
+                hint="if it was killed, run it again, with {resume=True} or {overwrite=True}: "
+                f"it is in {replaced}",
+            ) from error
+        raise DatasetFormatError(
+            f"{root} is not a dataset: it has no meta/info.json",
+            hint=f"give a dataset's folder; if it was one, {LOST_INFO}",
+        ) from error
     except (ValueError, RecursionError) as error:
         raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=LOST_INFO) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
