@@ -153,11 +153,11 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
                 f"{damage.message}: the files of this last segment are moved aside, its episodes run again"
             )
         committed += added
-        covered = CommittedPartition(first or 0)
         if added:
             last, steps = added[-1].record, sum(segment.record.steps for segment in added)
-            covered = CommittedPartition(last.stop, steps, last.last_length)
-        partitions.append(covered)
+            partitions.append(CommittedPartition(last.stop, steps, last.last_length))
+        else:
+            partitions.append(CommittedPartition(first or 0))
     skipped = tuple(range(*numbers) for segment in committed for numbers in segment.record.skipped)
     totals = totals_of(committed, "episodes", "steps", "return_sum")
     return Committed(

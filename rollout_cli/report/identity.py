@@ -147,8 +147,12 @@ def end_of(episode: Mapping[str, Any]) -> str:
 @np.errstate(all="ignore")  # Returns may be infinite.
 def figures(values: Array) -> dict[str, float]:
     """Return mean, standard deviation and extremes of some numbers, at least one."""
-    numbers = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
-    return {name: float(value) for name, value in numbers.items()}
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "min": float(values.min()),
+        "max": float(values.max()),
+    }
 
 
 def spread(values: Array) -> str:
