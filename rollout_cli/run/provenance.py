@@ -33,6 +33,8 @@ SEEDING = 3
 ORIGINS = {"policy": "policy", "env": "env_source"}
 """The options that name code of the user's, and what records where that came from."""
 _SECRETS = {"password", "secret", "api_key", "access_token"}
+_SECRET_ARGUMENT = re.compile(rf"([?&](?:{'|'.join(sorted(_SECRETS))})=)([^&]+)")
+"""One of a SPEC, such as `?password=x`."""
 _NOT_RECORDED = {"output", "overwrite", "resume", "seed", "accept_changes"}
 """Where a dataset lies, and what was there before, are no part of it; the root seed has its own place."""
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
@@ -219,25 +221,26 @@ def check_env_file(source: Mapping[str, Any], env: EnvSource) -> None:
 
 
 def check_nothing_cut(config: CollectConfig) -> None:
-    """Raise `ConfigError` if a keyword argument is one that was cut from the record."""
-    for option in (OPTIONS["env_kwargs"], OPTIONS["reset_options"], OPTIONS["worker_args"]):
-        for name, value in getattr(config, option.name).items():
-            if _is_cut(name, value):
+    """Raise `ConfigError` if an option holds a secret that was cut from the record."""
+    for option in options_of(config.command):
+        value = getattr(config, option.name)
+        for name, part in value.items() if isinstance(value, Mapping) else [("", value)]:
+            if _is_cut(name, part):
                 raise ConfigError(
-                    f"the dataset does not record {name!r} of {option.flag}, "
-                    "because its name is that of a secret",
-                    hint=f"give it again: {{{option.name}={name}=…}}",
+                    f"the dataset does not record {repr(name) if name else 'all'} of {option.flag}, "
+                    "because a name in it is that of a secret",
+                    hint=f"give it again: {{{option.name}={name and f'{name}='}…}}",
                 )
 
 
 def _is_cut(name: str, value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(_is_cut(inner, item) for inner, item in value.items())
-    return (
-        any(_is_cut("", item) for item in value)
-        if isinstance(value, list)
-        else name in _SECRETS and value == CUT
-    )
+    if isinstance(value, list | tuple):
+        return any(_is_cut("", item) for item in value)
+    if name in _SECRETS:
+        return bool(value == CUT)
+    return isinstance(value, str) and any(text == CUT for _, text in _SECRET_ARGUMENT.findall(value))
 
 
 def storable(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,11 +249,20 @@ def storable(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cut(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with its secrets cut, also in texts that are JSON objects, such as EnvSpecs."""
+    """Return a JSON object with its secrets cut, those of its texts among them."""
     for key, value in document.items():
-        if isinstance(value, str) and value.startswith("{") and any(secret in value for secret in _SECRETS):
-            with contextlib.suppress(ValueError, RecursionError):
-                document[key] = json.dumps(json.loads(value, object_hook=_cut))
         if key in _SECRETS and isinstance(value, str | list) and value:
             document[key] = CUT
+        elif isinstance(value, str):
+            document[key] = _cut_text(value)
+        elif isinstance(value, list):
+            document[key] = [_cut_text(item) if isinstance(item, str) else item for item in value]
     return document
+
+
+def _cut_text(text: str) -> str:
+    """Return a text with its secrets cut if it is a JSON object, such as an EnvSpec, or a SPEC with arguments."""
+    if text.startswith("{") and any(secret in text for secret in _SECRETS):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.dumps(json.loads(text, object_hook=_cut))
+    return _SECRET_ARGUMENT.sub(rf"\1{CUT}", text)

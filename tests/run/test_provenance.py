@@ -108,11 +108,37 @@ def test_secrets_are_cut_inside_of_json_texts() -> None:
         assert {"spec_json": text} == storable({"spec_json": text})
 
 
-def test_a_secret_must_be_given_again() -> None:
+def test_secrets_are_cut_from_arguments_of_a_spec() -> None:
+    """A wrapper has its arguments behind its name."""
+    config = CollectConfig(
+        timesteps=1, wrapper=("mine:Logged?api_key=hunter2&size=3", "mine:Logged?size=3&password=hunter2")
+    )
+    record = recorded(config)
+    assert ["mine:Logged?api_key=***&size=3", "mine:Logged?size=3&password=***"] == record["collector"][
+        "wrapper"
+    ]
+    assert "hunter2" not in json.dumps(record)
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ({"env_kwargs": {"deep": {"password": "***"}}}, "'deep' of --env-kwargs"),
+        ({"policy_kwargs": {"api_key": "***"}}, "'api_key' of --policy-kwargs"),
+        ({"reset_options": {"list": [{"secret": "***"}]}}, "'list' of --reset-options"),
+        ({"tasks": [{"size": 1}, {"access_token": "***"}]}, "all of --tasks"),
+        ({"wrapper": ("FlattenObservation", "mine:Logged?size=3&api_key=***")}, "all of --wrapper"),
+    ],
+)
+def test_a_secret_must_be_given_again(options: dict[str, Any], missing: str) -> None:
     """The error names the option and the key."""
-    config = CollectConfig(timesteps=1, env_kwargs={"deep": {"password": "***"}})
-    with pytest.raises(ConfigError, match="does not record 'deep' of --env-kwargs"):
-        provenance.check_nothing_cut(config)
+    with pytest.raises(ConfigError, match=f"does not record {missing}, because") as caught:
+        provenance.check_nothing_cut(CollectConfig(timesteps=1, **options))
+    assert f"give it again: {missing.split('--')[1].replace('-', '_')}=" in caught.value.hint
+
+
+def test_a_secret_that_is_given_again_is_enough() -> None:
+    """So are three stars under another name."""
     provenance.check_nothing_cut(CollectConfig(timesteps=1, env_kwargs={"password": "x", "name": "***"}))
 
 
