@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from rollout_cli.cli.output import report
 from rollout_cli.cli.streams import MessageStream
+from rollout_cli.errors import StorageError
 from tests.cli.calling import Caller
 from tests.helpers.datasets import has_commit, info_of, numbers_of
 from tests.helpers.processes import ROOT, command, running, variables
@@ -266,3 +268,18 @@ def test_no_memory_is_left_for_an_error(tmp_path: Path) -> None:
     words = ("collect", "--sampler", "local", "--env", "eater:make", "--episodes", "1", "--output", "out")
     ran = as_process(*words, cwd=tmp_path, code=4)
     assert ran.stderr.startswith("rollout: error: out of memory: ")
+
+
+def test_an_error_shows_that_tidying_up_failed_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """A note says so; the hint, which Python shows as a note, is not shown twice."""
+    error = StorageError("the disk is full", hint="make room")
+    error.add_note("hint: make room")
+    error.add_note("out/.data.tmp cannot be removed")
+    report(error, as_json=False, verbose=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert [
+        "rollout: error: the disk is full",
+        "  hint: make room",
+        "",
+        "out/.data.tmp cannot be removed",
+    ] == lines
