@@ -133,7 +133,8 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     schema = DatasetSchema.from_info(info)
     try:
         n_partitions = int(info["partitions"])
-        firsts, run = info["first_numbers"] or [None] * n_partitions, fingerprint_of(info)
+        firsts = list(zip(range(n_partitions), info["first_numbers"] or [None] * n_partitions, strict=True))
+        run = fingerprint_of(info)
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
     present = set(segment_files(root / "meta" / "episodes", n_partitions))
@@ -143,7 +144,7 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     partitions: list[CommittedPartition] = []
     damaged: list[Path] = []
     notices: list[str] = []
-    for partition, first in zip(range(n_partitions), firsts, strict=True):
+    for partition, first in firsts:
         count = max((segment.number + 1 for segment in present if segment.partition == partition), default=0)
         segments = [SegmentId(n_partitions, partition, number) for number in range(count)]
         added, damage = _read_segments(root, schema, run, segments, first)

@@ -262,7 +262,9 @@ def _names(root: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:
-        raise DatasetExistsError(f"{root} is a file", hint="choose another {output}") from error
+        raise DatasetExistsError(
+            f"{root} is a file, or lies below one", hint="choose another {output}"
+        ) from error
 
 
 def recover_replaced(files: FileStore, root: Path) -> None:

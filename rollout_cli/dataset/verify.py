@@ -138,9 +138,11 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     info = read_info(root)
     wrong = [name for name, least in _LEAST.items() if type(info.get(name)) is not int or info[name] < least]
     wrong += ["status"] if info.get("status") not in _STATUSES else []
-    wrong += (
-        ["sources"] if any(type(source.get("root_seed")) is not int for source in info["sources"]) else []
-    )
+    if any(type(source.get("root_seed")) is not int for source in info["sources"]):
+        wrong.append("sources")
+    firsts = info.get("first_numbers")
+    if firsts and not (isinstance(firsts, list) and len(firsts) == info.get("partitions")):
+        wrong.append("first_numbers")
     if wrong:
         raise DatasetFormatError(
             f"{info_path(root)} is damaged: its {wrong[0]} is {info.get(wrong[0])!r}", hint=LOST_INFO

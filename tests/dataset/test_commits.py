@@ -300,7 +300,7 @@ def test_columns_that_were_not_decided_cannot_be_resumed(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "change",
-    [{"partitions": None}, {"features": 3}, {"spaces": {}}],
+    [{"partitions": None}, {"partitions": 2, "first_numbers": [0]}, {"features": 3}, {"spaces": {}}],
 )
 def test_an_info_that_does_not_say_enough_is_refused(dataset: Path, change: dict[str, Any]) -> None:
     info = read_info(dataset) | change

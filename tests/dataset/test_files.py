@@ -120,6 +120,8 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path, *, overwrite: bool) -> Non
         write_dataset(tmp_path / "out", EPISODES, overwrite=overwrite)
     with pytest.raises(DatasetExistsError):
         is_unbegun(tmp_path / "out")
+    with pytest.raises(DatasetExistsError, match=r"out/deeper is a file, or lies below one"):
+        write_dataset(tmp_path / "out" / "deeper", EPISODES, overwrite=overwrite)
 
 
 @pytest.mark.parametrize(("names", "expected"), [

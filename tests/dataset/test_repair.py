@@ -231,6 +231,7 @@ def test_the_record_of_what_is_dropped_and_odd_is_of_what_stays(folder: Path, pr
             "builds no space",
         ),
         (lambda path: set_json(path, partitions=0), "is damaged: its partitions is 0"),
+        (lambda path: set_json(path, first_numbers=[0, 9]), r"is damaged: its first_numbers is \[0, 9\]"),
     ],
 )
 def test_a_lost_info_is_not_made_anew(folder: Path, harm: Harm, problem: str) -> None:
