@@ -327,7 +327,8 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
 def _built_native(
     build: Callable[..., Any], creator: Any, source: EnvSource, seed: int, *, fixed: Mapping[str, Any]
 ) -> Any:
-    free = {*parameters_of(creator)} - fixed.keys()
+    # An entry point is imported for that.
+    free = call_builder(partial(parameters_of, creator), {}, source.label).keys() - fixed.keys()
     kwargs = {**source.kwargs, **({"seed": seed} if "seed" in free else {})}
     if _MODE in free:
         modes: Any = getattr(gymnasium.vector, "AutoresetMode", AutoresetMode)

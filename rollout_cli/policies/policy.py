@@ -102,7 +102,7 @@ class AdaptedPolicy(Policy):
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
         raise PolicyError(
-            f"{name_of(self.wrapped)} has no get_actions: it acts on one observation at a time",
+            f"{name_of(self.users_own)} has no get_actions: it acts on one observation at a time",
             hint="call get_action for each row",
         )
 

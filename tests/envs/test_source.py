@@ -315,3 +315,11 @@ def test_wrappers_of_a_source(project: Path) -> None:
     with pytest.raises(EnvLoadError, match="doubled:Doubled wraps single environments") as caught:
         build_native(source, 2, 0)
     assert 'omit vectorization="native"' in caught.value.hint
+
+
+def test_a_vector_entry_point_that_cannot_be_imported() -> None:
+    """The hint names what is missing, as it does for a single environment."""
+    spec = gymnasium.envs.registration.EnvSpec("Absent-v0", vector_entry_point="absent_module:Rows")
+    with pytest.raises(EnvLoadError, match=r"'Absent-v0' cannot be built: .*absent_module") as caught:
+        build_native(as_env_source(spec), 2, 0)
+    assert "install the package that provides 'absent_module'" == caught.value.hint

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
-from rollout_cli.policies.policy import is_policy_source
+from rollout_cli.policies.policy import AdaptedPolicy, is_policy_source
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.policies.source import policy_source
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -118,6 +118,17 @@ def test_get_action_alone(candidate: Any) -> None:
     assert (True, False, 0) == (policy.row_by_row, policy.row_wise, policy.get_action(OBSERVATION)[0])
     with pytest.raises(PolicyError, match="has no get_actions: it acts on one observation at a time"):
         policy.get_actions(BATCH)
+
+
+def test_a_built_in_policy_is_named_where_it_has_no_batches() -> None:
+    """It has no object of the user's behind it."""
+
+    class Single(AdaptedPolicy):
+        def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+            return 0, {}
+
+    with pytest.raises(PolicyError, match=r"^Single has no get_actions"):
+        Single().get_actions(BATCH)
 
 
 def test_get_actions_alone() -> None:

@@ -235,15 +235,14 @@ def _check_space(what: str, saved: Any, space: spaces.Space[Any], hint: str) -> 
 
 
 def _check_statistics(statistics: Any, space: Any) -> None:
-    moments = getattr(statistics, "obs_rms", None)
-    shapes = (
-        {key: each.mean.shape for key, each in moments.items()}
-        if isinstance(moments, dict)
-        else {None: moments.mean.shape}
-        if moments is not None
-        else {}
-    )
-    expected = {key: (space if key is None else space[key]).shape for key in shapes}
+    moments: Any = getattr(statistics, "obs_rms", None)
+    if moments is None:
+        return
+    if isinstance(moments, dict):
+        shapes: Any = {key: each.mean.shape for key, each in moments.items()}
+        expected: Any = {key: space[key].shape for key in moments}
+    else:
+        shapes, expected = moments.mean.shape, space.shape
     if shapes != expected:
         raise PolicyLoadError(
             f"the statistics are of observations {shapes}, and the model takes {expected}",
