@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of, source_of
-from tests.helpers.processes import SECONDS, rollout, running, variables
+from tests.helpers.processes import called, executed, rollout, running
 
 SB3 = """
     import gymnasium, sys
@@ -86,14 +84,6 @@ POLICIES = {
 WORDS = ("-w", "1", "--quiet")
 
 
-def python(folder: Path, program: str, *words: str) -> None:
-    command = [sys.executable, "-c", dedent(program), *words]
-    ran = subprocess.run(
-        command, cwd=folder, env=variables(), capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert 0 == ran.returncode, ran.stderr
-
-
 def models(folder: Path) -> dict[str, bytes]:
     """Return the saved models; a zip of one training has other bytes than that of the same training again."""
     files = (
@@ -106,7 +96,7 @@ def models(folder: Path) -> dict[str, bytes]:
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Write a model and the module that loads it."""
     make, load = POLICIES[request.param]
-    python(tmp_path, make, "0")
+    executed(make, tmp_path, "0")
     (tmp_path / "champion.py").write_text(dedent(load))
     return str(request.param)
 
@@ -129,7 +119,7 @@ def test_a_model_that_was_trained_again_is_not_mixed_in(kind: str, tmp_path: Pat
     files = {file["path"] for file in source_of(tmp_path / "out")["files"]}
     assert {"champion.py", *filter(None, [NAMED.get(kind)])} == files
     before, model = data_hashes(tmp_path / "out"), models(tmp_path)
-    python(tmp_path, POLICIES[kind][0], "1")
+    executed(POLICIES[kind][0], tmp_path, "1")
     refused = rollout("collect", "--resume", "-n", "2000", *WORDS, "-o", "out", cwd=tmp_path, code=2)
     reason = (
         f"{NAMED[kind]} has changed"
@@ -155,17 +145,17 @@ def test_shards_of_two_models_are_not_merged(kind: str, tmp_path: Path) -> None:
     (other / "champion.py").write_text(dedent(POLICIES[kind][1]))
     rollout("collect", *words, "--shard", "1/2", "-o", "first", cwd=tmp_path)
     rollout("collect", *words, "--shard", "2/2", "-o", "second", cwd=other)
-    rollout("merge", "first", "other/second", "-o", "merged", cwd=tmp_path)
+    called("merge", "first", "other/second", "-o", "merged", cwd=tmp_path)
     assert_same_data(tmp_path / "whole", tmp_path / "merged")
-    python(other, POLICIES[kind][0], "1")
+    executed(POLICIES[kind][0], other, "1")
     rollout("collect", *words, "--shard", "2/2", "--overwrite", "-o", "second", cwd=other)
-    refused = rollout("merge", "first", "other/second", "-o", "again", cwd=tmp_path, code=2)
+    refused = called("merge", "first", "other/second", "-o", "again", cwd=tmp_path, code=2)
     assert (f"{NAMED[kind]} has changed" if kind in NAMED else "first episode") in refused.stderr
 
 
 def test_a_worker_whose_model_was_replaced_ends_the_run(tmp_path: Path) -> None:
     """By the name of the file, with what was committed safe."""
-    python(tmp_path, SB3, "0")
+    executed(SB3, tmp_path, "0")
     (tmp_path / "champion.py").write_text(dedent(LOAD_SB3))
     out = tmp_path / "out"
     words = [
@@ -185,12 +175,12 @@ def test_a_worker_whose_model_was_replaced_ends_the_run(tmp_path: Path) -> None:
         run.wait_until(
             lambda: bool(info_of(out)) and bool(info_of(out)["info_columns"] == "decided" and committed(out))
         )
-        python(tmp_path, SB3, "1")
+        executed(SB3, tmp_path, "1")
         run.workers()[0].send_signal(signal.SIGKILL)
         ran = run.end()
     assert 3 == ran.code, ran.said
     assert "ppo.zip was changed during the run" in ran.stderr
-    rollout("verify", out, cwd=tmp_path)
+    called("verify", out)
 
 
 def committed(out: Path) -> list[int]:
@@ -202,14 +192,14 @@ def committed(out: Path) -> list[int]:
 
 def test_an_xml_of_mujoco_is_found(tmp_path: Path) -> None:
     """MuJoCo reads it in C: the stored episode differs; named by an argument, the file is named too."""
-    python(
-        tmp_path,
+    executed(
         """
         import pathlib, gymnasium.envs.mujoco as mujoco
 
         text = (pathlib.Path(mujoco.__file__).parent / "assets" / "half_cheetah.xml").read_text()
         pathlib.Path("cheetah.xml").write_text(text)
         """,
+        tmp_path,
     )
     xml = tmp_path / "cheetah.xml"
     (tmp_path / "world.py").write_text(

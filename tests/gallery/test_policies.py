@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from tests.helpers.datasets import assert_same_data, source_of
-from tests.helpers.processes import SECONDS, rollout, variables
+from tests.helpers.processes import called, executed, rollout
 
 MAKE_SB3 = """
     import cloudpickle, gymnasium
@@ -87,21 +85,12 @@ DRAW_FOR_ALL = ("Stable-Baselines3, a saved model", "Stable-Baselines3, a pickle
 """They draw the actions of all rows from torch's global generator: with several rows no episode can be repeated."""
 
 
-def python(code: str, folder: Path) -> None:
-    """Run Python code in a process of its own."""
-    words = [sys.executable, "-c", dedent(code)]
-    done = subprocess.run(
-        words, cwd=folder, env=variables(), capture_output=True, text=True, check=False, timeout=SECONDS
-    )
-    assert 0 == done.returncode, done.stderr
-
-
 @pytest.mark.parametrize("rows", ["1", "4"])
 @pytest.mark.parametrize("name", POLICIES)
 def test_policies(tmp_path: Path, name: str, rows: str) -> None:
     """The same bytes for one and two workers, and verify and replay agree, or the dataset says why it cannot be so."""
     make, load, spec = POLICIES[name]
-    python(make, tmp_path)
+    executed(make, tmp_path)
     (tmp_path / "mine.py").write_text(dedent(load))
     words = (
         "collect",
@@ -117,7 +106,7 @@ def test_policies(tmp_path: Path, name: str, rows: str) -> None:
     )
     for workers in ("1", "2"):
         rollout(*words, "--workers", workers, "--output", workers, cwd=tmp_path)
-    rollout("verify", "2", cwd=tmp_path)
+    called("verify", "2", cwd=tmp_path)
     verdict = source_of(tmp_path / "2")["reproducible"]
     if rows == "4" and name in DRAW_FOR_ALL:
         assert "no" == verdict["status"]
@@ -149,7 +138,7 @@ LOAD_GSDE = """
 )
 def test_gsde_follows_from_the_number(tmp_path: Path, name: str, spec: str) -> None:
     """Its noise is drawn when it is loaded, and kept; here anew for each episode, in any worker, process and row."""
-    python(MAKE_GSDE.format(name=name), tmp_path)
+    executed(MAKE_GSDE.format(name=name), tmp_path)
     (tmp_path / "mine.py").write_text(dedent(LOAD_GSDE.format(name=name)))
     words = (
         "collect",
@@ -176,7 +165,7 @@ def test_gsde_follows_from_the_number(tmp_path: Path, name: str, spec: str) -> N
         batch = rollout_cli.load("one").to_episode_batch()
         assert len(set(batch.actions[:, 0].tolist())) > 8
     """
-    python(check, tmp_path)
+    executed(check, tmp_path)
 
 
 MAKE_MASKABLE = """
@@ -200,7 +189,7 @@ LOAD_MASKABLE = """
 )
 def test_a_maskable_model_takes_valid_actions_alone(tmp_path: Path, env: str, rows: str) -> None:
     """By the masks of its environment, or of sb3_contrib's ActionMasker around it."""
-    python(MAKE_MASKABLE.replace("masked_line", env), tmp_path)
+    executed(MAKE_MASKABLE.replace("masked_line", env), tmp_path)
     (tmp_path / "mine.py").write_text(dedent(LOAD_MASKABLE))
     words = (
         "collect",
@@ -222,7 +211,7 @@ def test_a_maskable_model_takes_valid_actions_alone(tmp_path: Path, env: str, ro
         infos = rollout_cli.load("2").to_episode_batch().env_infos
         assert len(infos["is_valid"]) > 100 and infos["is_valid"].all()
     """
-    python(check, tmp_path)
+    executed(check, tmp_path)
     if rows == "1":
         assert_same_data(tmp_path / "1", tmp_path / "2")
         rollout("replay", "2", "--all", cwd=tmp_path)
@@ -230,7 +219,7 @@ def test_a_maskable_model_takes_valid_actions_alone(tmp_path: Path, env: str, ro
 
 def test_a_maskable_model_needs_masks(tmp_path: Path) -> None:
     """In an environment that has none it is refused when it is loaded, and the hint names both ways to give it some."""
-    python(MAKE_MASKABLE, tmp_path)
+    executed(MAKE_MASKABLE, tmp_path)
     (tmp_path / "mine.py").write_text(dedent(LOAD_MASKABLE))
     words = ("collect", "--policy", "mine:policy", "--episodes", "2", "--workers", "1", "--output", "out")
     ran = rollout(*words, cwd=tmp_path, code=3)
@@ -240,7 +229,7 @@ def test_a_maskable_model_needs_masks(tmp_path: Path) -> None:
 
 def test_sb3_gives_its_own_actions(tmp_path: Path) -> None:
     """With --deterministic, every stored action is what the model's own `predict` gives for the stored observation."""
-    python(MAKE_SB3, tmp_path)
+    executed(MAKE_SB3, tmp_path)
     (tmp_path / "mine.py").write_text(dedent(LOAD_SB3))
     words = (
         "--policy",
@@ -262,4 +251,4 @@ def test_sb3_gives_its_own_actions(tmp_path: Path) -> None:
         actions, _ = PPO.load("ppo.zip", device="cpu").predict(batch.observations, deterministic=True)
         assert np.array_equal(actions, batch.actions) and len(actions) >= 300
     """
-    python(check, tmp_path)
+    executed(check, tmp_path)

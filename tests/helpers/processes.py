@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import dedent
 from unittest.mock import patch
 
 import psutil
@@ -207,6 +208,17 @@ def called(
     ran = Ran(ended, stdout.read(), stderr.read())
     assert code is None or code == ran.code, ran.said
     return ran
+
+
+def executed(program: str, folder: Path, *words: str) -> None:
+    """Execute a program in a folder, inside this process: others take seconds to load torch."""
+    with (
+        contextlib.chdir(folder),
+        patch.object(sys, "argv", ["program", *words]),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        exec(dedent(program), {"__name__": "program"})
 
 
 def marked(mark: str) -> list[psutil.Process]:
