@@ -9,6 +9,9 @@ import pytest
 
 from tests.helpers.datasets import assert_same_data, source_of
 from tests.helpers.processes import called, executed, rollout
+from tests.helpers.projects import project
+
+__all__ = ["project"]
 
 MAKE_SB3 = """
     import cloudpickle, gymnasium
@@ -81,17 +84,19 @@ POLICIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "an ONNX session": (MAKE_ONNX, LOAD_ONNX, ("mine:Policy",)),
 }
 """How the library saves it, the module that a user writes, and the spec with options."""
+HERE = ("--sampler", "local")
+"""A run inside of the test's process, which has loaded torch."""
 DRAW_FOR_ALL = ("Stable-Baselines3, a saved model", "Stable-Baselines3, a pickled policy")
 """They draw the actions of all rows from torch's global generator: with several rows no episode can be repeated."""
 
 
 @pytest.mark.parametrize("rows", ["1", "4"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_policies(tmp_path: Path, name: str, rows: str) -> None:
-    """The same bytes for one and two workers, and verify and replay agree, or the dataset says why it cannot be so."""
+def test_policies(project: Path, name: str, rows: str) -> None:
+    """The same bytes here and by two processes, and replay agrees, or the dataset says why it cannot be so."""
     make, load, spec = POLICIES[name]
-    executed(make, tmp_path)
-    (tmp_path / "mine.py").write_text(dedent(load))
+    executed(make, project)
+    (project / "mine.py").write_text(dedent(load))
     words = (
         "collect",
         "--policy",
@@ -104,16 +109,16 @@ def test_policies(tmp_path: Path, name: str, rows: str) -> None:
         rows,
         "--quiet",
     )
-    for workers in ("1", "2"):
-        rollout(*words, "--workers", workers, "--output", workers, cwd=tmp_path)
-    called("verify", "2", cwd=tmp_path)
-    verdict = source_of(tmp_path / "2")["reproducible"]
+    called(*words, *HERE, "--output", "1")
+    rollout(*words, "--workers", "2", "--output", "2", cwd=project)
+    called("verify", "2")
+    verdict = source_of(project / "2")["reproducible"]
     if rows == "4" and name in DRAW_FOR_ALL:
         assert "no" == verdict["status"]
         return
     assert "no" != verdict["status"], verdict
-    assert_same_data(tmp_path / "1", tmp_path / "2")
-    rollout("replay", "2", "--all", cwd=tmp_path)
+    assert_same_data(project / "1", project / "2")
+    called("replay", "2", "--all")
 
 
 MAKE_GSDE = """
@@ -136,10 +141,10 @@ LOAD_GSDE = """
 @pytest.mark.parametrize(
     ("name", "spec"), [("PPO", "mine:policy"), ("SAC", "mine:policy"), ("PPO", "policy.pkl")]
 )
-def test_gsde_follows_from_the_number(tmp_path: Path, name: str, spec: str) -> None:
+def test_gsde_follows_from_the_number(project: Path, name: str, spec: str) -> None:
     """Its noise is drawn when it is loaded, and kept; here anew for each episode, in any worker, process and row."""
-    executed(MAKE_GSDE.format(name=name), tmp_path)
-    (tmp_path / "mine.py").write_text(dedent(LOAD_GSDE.format(name=name)))
+    executed(MAKE_GSDE.format(name=name), project)
+    (project / "mine.py").write_text(dedent(LOAD_GSDE.format(name=name)))
     words = (
         "collect",
         "--env",
@@ -152,12 +157,14 @@ def test_gsde_follows_from_the_number(tmp_path: Path, name: str, spec: str) -> N
         "3",
         "--quiet",
     )
-    for output, options in {"one": ("1",), "two": ("2",), "rows": ("1", "--envs-per-worker", "3")}.items():
-        rollout(*words, "--policy", spec, "--workers", *options, "--output", output, cwd=tmp_path)
-        verdict = source_of(tmp_path / output)["reproducible"]
+    rollout(*words, "--policy", spec, "--workers", "2", "--output", "two", cwd=project)
+    for output, options in {"one": (), "rows": ("--envs-per-worker", "3")}.items():
+        called(*words, "--policy", spec, *HERE, *options, "--output", output)
+    for output in ("two", "one", "rows"):
+        verdict = source_of(project / output)["reproducible"]
         assert "yes" == verdict["status"], verdict
-        assert_same_data(tmp_path / "one", tmp_path / output)
-    rollout("replay", "two", "--all", cwd=tmp_path)
+        assert_same_data(project / "two", project / output)
+    called("replay", "two", "--all")
     check = """
         import rollout_cli
 
@@ -165,7 +172,7 @@ def test_gsde_follows_from_the_number(tmp_path: Path, name: str, spec: str) -> N
         batch = rollout_cli.load("one").to_episode_batch()
         assert len(set(batch.actions[:, 0].tolist())) > 8
     """
-    executed(check, tmp_path)
+    executed(check, project)
 
 
 MAKE_MASKABLE = """
@@ -187,10 +194,10 @@ LOAD_MASKABLE = """
 @pytest.mark.parametrize(
     ("env", "rows"), [("invalid_actions", "1"), ("masked_line", "1"), ("masked_line", "3")]
 )
-def test_a_maskable_model_takes_valid_actions_alone(tmp_path: Path, env: str, rows: str) -> None:
+def test_a_maskable_model_takes_valid_actions_alone(project: Path, env: str, rows: str) -> None:
     """By the masks of its environment, or of sb3_contrib's ActionMasker around it."""
-    executed(MAKE_MASKABLE.replace("masked_line", env), tmp_path)
-    (tmp_path / "mine.py").write_text(dedent(LOAD_MASKABLE))
+    executed(MAKE_MASKABLE.replace("masked_line", env), project)
+    (project / "mine.py").write_text(dedent(LOAD_MASKABLE))
     words = (
         "collect",
         "--policy",
@@ -202,35 +209,35 @@ def test_a_maskable_model_takes_valid_actions_alone(tmp_path: Path, env: str, ro
         "--envs-per-worker",
         rows,
     )
-    for workers in ("1", "2"):
-        options = ("--env", f"tests.gallery.worlds:{env}", "--workers", workers)
-        rollout(*words, *options, "--output", workers, cwd=tmp_path)
+    asked = (*words, "--env", f"tests.gallery.worlds:{env}")
+    called(*asked, *HERE, "--output", "1")
+    rollout(*asked, "--workers", "2", "--output", "2", cwd=project)
     check = """
         import rollout_cli
 
         infos = rollout_cli.load("2").to_episode_batch().env_infos
         assert len(infos["is_valid"]) > 100 and infos["is_valid"].all()
     """
-    executed(check, tmp_path)
+    executed(check, project)
     if rows == "1":
-        assert_same_data(tmp_path / "1", tmp_path / "2")
-        rollout("replay", "2", "--all", cwd=tmp_path)
+        assert_same_data(project / "1", project / "2")
+        called("replay", "2", "--all")
 
 
-def test_a_maskable_model_needs_masks(tmp_path: Path) -> None:
+def test_a_maskable_model_needs_masks(project: Path) -> None:
     """In an environment that has none it is refused when it is loaded, and the hint names both ways to give it some."""
-    executed(MAKE_MASKABLE, tmp_path)
-    (tmp_path / "mine.py").write_text(dedent(LOAD_MASKABLE))
-    words = ("collect", "--policy", "mine:policy", "--episodes", "2", "--workers", "1", "--output", "out")
-    ran = rollout(*words, cwd=tmp_path, code=3)
+    executed(MAKE_MASKABLE, project)
+    (project / "mine.py").write_text(dedent(LOAD_MASKABLE))
+    words = ("collect", "--policy", "mine:policy", "--episodes", "2", *HERE, "--output", "out")
+    ran = called(*words, code=3)
     assert "MaskablePPO needs action masks, and the environment has none" in ran.stderr
     assert "action_masks(), or wrap it in sb3_contrib's ActionMasker" in ran.stderr
 
 
-def test_sb3_gives_its_own_actions(tmp_path: Path) -> None:
+def test_sb3_gives_its_own_actions(project: Path) -> None:
     """With --deterministic, every stored action is what the model's own `predict` gives for the stored observation."""
-    executed(MAKE_SB3, tmp_path)
-    (tmp_path / "mine.py").write_text(dedent(LOAD_SB3))
+    executed(MAKE_SB3, project)
+    (project / "mine.py").write_text(dedent(LOAD_SB3))
     words = (
         "--policy",
         "mine:policy",
@@ -239,10 +246,9 @@ def test_sb3_gives_its_own_actions(tmp_path: Path) -> None:
         "300",
         "--seed",
         "1",
-        "--workers",
-        "1",
+        *HERE,
     )
-    rollout("collect", *words, "--output", "out", cwd=tmp_path)
+    called("collect", *words, "--output", "out")
     check = """
         import numpy as np, rollout_cli
         from stable_baselines3 import PPO
@@ -251,4 +257,4 @@ def test_sb3_gives_its_own_actions(tmp_path: Path) -> None:
         actions, _ = PPO.load("ppo.zip", device="cpu").predict(batch.observations, deterministic=True)
         assert np.array_equal(actions, batch.actions) and len(actions) >= 300
     """
-    executed(check, tmp_path)
+    executed(check, project)
