@@ -129,10 +129,10 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     hint = errors.as_flags(reported.marked_hint)
     if reported.details and isinstance(reported.__cause__, errors.RemoteError):
         reported.__cause__ = None  # It shows the details, which are shown in any case.
-    # Where tidying up failed as well, a note says so.
-    notes = [note for note in getattr(reported, "__notes__", []) if not note.startswith("hint: ")]
-    reported.__notes__ = []
-    whole = "\n".join(filter(None, [*notes, reported.details, traceback_text(error) if verbose else ""]))
+    # With the traceback stands a note where tidying up failed as well; the hint is shown in any case.
+    notes = getattr(reported, "__notes__", [])
+    reported.__notes__ = [note for note in notes if not note.startswith("hint: ")]
+    whole = "\n".join(filter(None, [reported.details, traceback_text(error) if verbose else ""]))
     details = whole if verbose or as_json else _without_middle(whole)
     if as_json:
         document = {

@@ -95,7 +95,7 @@ class RowNoise(RowStreams):
 
 
 def row_noise(space: Any, n_rows: int) -> RowNoise:
-    """Return what n rows draw actions of a space by: Gumbel noise for each choice of a Discrete, else normal."""
+    """Return what n rows draw actions of a space by: Gumbel noise a choice of a Discrete, else normal."""
     if isinstance(space, spaces.Discrete):
         return RowNoise(n_rows, int(space.n), gumbel)
     return RowNoise(n_rows, math.prod(space.shape), normal)

@@ -261,7 +261,7 @@ def _cut(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cut_text(text: str) -> str:
-    """Return a text with its secrets cut if it is a JSON object, such as an EnvSpec, or a SPEC with arguments."""
+    """Return a text with its secrets cut: a JSON object, such as an EnvSpec, or a SPEC with arguments."""
     if text.startswith("{") and any(secret in text for secret in _SECRETS):
         with contextlib.suppress(ValueError, RecursionError):
             return json.dumps(json.loads(text, object_hook=_cut))

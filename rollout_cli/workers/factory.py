@@ -188,7 +188,7 @@ class WorkerFactory:
 
     @contextmanager
     def borrowed_threads(self) -> Iterator[None]:
-        """Set torch's threads as `after_updates` does, inside the block alone: the process is the caller's."""
+        """Set torch's threads as `after_updates` does, in the block alone: the process is the caller's."""
         torch: Any = sys.modules.get("torch")
         before = torch.get_num_threads() if hasattr(torch, "get_num_threads") else None
         self.after_updates()
