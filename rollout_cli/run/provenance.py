@@ -229,7 +229,8 @@ def check_nothing_cut(config: CollectConfig) -> None:
                 raise ConfigError(
                     f"the dataset does not record {repr(name) if name else 'all'} of {option.flag}, "
                     "because a name in it is that of a secret",
-                    hint=f"give it again: {{{option.name}={name and f'{name}='}…}}",
+                    hint=f"give it again: {{{option.name}={name and f'{name}='}…}}; where a command "
+                    "has no such option, let the code read the secret from an environment variable",
                 )
 
 
