@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
@@ -31,6 +31,8 @@ from rollout_cli.workers.values import WorkerReport
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic
+
+Known = TypeVar("Known")
 
 
 class Sampler:
@@ -112,17 +114,13 @@ class Sampler:
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Return spaces and limit of the environment, known once a worker has built it."""
-        if self._env_spec is None:
-            hint = "call wait_until_started first"
-            raise InternalError("no worker has built the environment yet", hint=hint)
-        return self._env_spec
+        """Return spaces and limit of the environment; InternalError says that no worker has built it yet."""
+        return _built(self._env_spec)
 
     @property
     def report(self) -> WorkerReport:
-        """Return what only workers know of environment and policy, joined, known once one has built them."""
-        assert self._report is not None, "wait_until_started comes first"
-        return self._report
+        """Return what only workers know of environment and policy, joined; the error is `env_spec`'s."""
+        return _built(self._report)
 
     # -- sampling ----------------------------------------------------------------------------------
 
@@ -352,6 +350,13 @@ class Sampler:
             if call.generation == self._generation and not isinstance(error, GeneratorExit):
                 self.shutdown_worker()
             raise
+
+
+def _built(known: Known | None) -> Known:
+    """Return what is known once a worker has built its environment."""
+    if known is None:
+        raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
+    return known
 
 
 def _carry_out(

@@ -123,6 +123,8 @@ def test_starting_is_enough_to_know_the_environment(make_sampler: MakeSampler) -
     sampler = make_sampler()
     with pytest.raises(InternalError, match="no worker has built the environment yet"):
         _ = sampler.env_spec
+    with pytest.raises(InternalError, match="no worker has built the environment yet"):
+        _ = sampler.report
     sampler.start_worker()
     spec = sampler.wait_until_started()
     assert FaultyEnv().observation_space == spec.observation_space == sampler.env_spec.observation_space
