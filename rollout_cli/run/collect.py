@@ -90,11 +90,20 @@ class _Tally:
 class _Run:
     """A request that is carried out."""
 
+    started_at: float  # By time.monotonic.
     request: Request
     tally: _Tally
     samplers: RunSamplers
     progress: Progress
     signals: StopSignals
+
+    @property
+    def observes_first(self) -> bool:
+        """Whether the columns depend on episodes before those of the plan, which nobody else has run."""
+        request = self.request
+        return request.state.committed is None and (
+            request.plan.first > 0 or request.config.shard is not None
+        )
 
     @property
     def is_ending(self) -> bool:
@@ -130,7 +139,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
                 n_workers=config.workers,
                 reproducible=state.source["reproducible"],
             )
-        run = _Run(request, tally, RunSamplers(request, progress), progress, signals)
+        run = _Run(started_at, request, tally, RunSamplers(request, progress), progress, signals)
         known_verdict = reproduce.check_stored(state, run.samplers.rebuild, request.sources, progress)
         with _start(run) as sampler, _resume_or_begin(run, sampler, lock) as writer:
             _fill(run, sampler, writer)
@@ -190,7 +199,7 @@ def _start(run: _Run) -> Iterator[Sampler]:
 
     with run.samplers.closing:
         sampler = run.samplers.closing.enter_context(run.samplers.own)
-        sampler.start_worker()
+        sampler.start_worker(None if run.observes_first else run.request.state.plan)
         signals.stop = run.samplers.stop
         yield sampler
         # Closing an environment in this process may take for ever: only a signal ends that.
@@ -244,11 +253,14 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
 
 def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     """Write all episodes that are left; keep an error that ends the sampling beside what was written."""
-    began_at, tally, report = time.monotonic(), run.tally, sampler.report
+    tally, report = run.tally, sampler.report
+    # They have run the first episodes since. The clock of another machine may differ from this one's.
+    age = min(max(0.0, time.time() - sampler.built_at), time.monotonic() - run.started_at)
+    began_at = time.monotonic() - age
     writer.on_failure = sampler.request_stop  # A step may take for ever: nobody would hear of a full disk.
-    request, config, state = run.request, run.request.config, run.request.state
+    config, state = run.request.config, run.request.state
     run.progress.begin(**state.totals)
-    if state.committed is None and (request.plan.first > 0 or config.shard is not None):
+    if run.observes_first:
         _limit(config, sampler, began_at)
         _observe_first(run, sampler, writer)
     if state.plan is not None and not run.is_ending:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,10 +87,14 @@ class FromWorker:
 
 @dataclass(frozen=True, slots=True)
 class Started(FromWorker):
-    """The updates of a generation are applied; the report names the files that were read meanwhile."""
+    """The updates of a generation are applied; the report names the files that were read meanwhile.
+
+    The time is in seconds since the epoch: the sampler may be busy when the message comes.
+    """
 
     env_spec: EnvSpec
     report: WorkerReport = field(default_factory=WorkerReport)
+    at: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class Sampler:
         seed: The root seed.
         n_workers: How many workers there may be.
         n_started: How many of them were started: the lowest ones.
+        built_at: When the first of them had built its environment and policy, in seconds since the epoch.
         next_number: The number of the next call's first episode; it never goes back.
         total_env_steps: Steps of all episodes handed on so far.
         skipped: By number, why an episode of the last call was left out.
@@ -95,12 +96,12 @@ class Sampler:
         self._starting: SamplerMachine | None = None  # A call without episodes, in which the workers start.
         self._failure: RolloutError | None = None  # What ends the call, after the episodes before it.
         self._env_spec: EnvSpec | None = None
-        self._generation = 0
         self._stops = StopRequests()
         self._report: WorkerReport | None = None
         self.skipped: dict[int, str] = {}
-        self.n_started = self.next_number = self.total_env_steps = self.dropped_episodes = 0
-        self.is_done = False
+        self._generation = self.n_started = self.next_number = 0
+        self.total_env_steps = self.dropped_episodes = 0
+        self.is_done, self.built_at = False, 0.0
 
     @classmethod
     def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
@@ -151,10 +152,12 @@ class Sampler:
         """
         updates = self._updates.note(agent_update, env_update)
         if agent_update is not None or env_update is not None:
-            self._report = None  # The new ones read other files.
+            self._starting = self._report = None  # The new ones read other files.
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
-        call = self._begin(plan, updates)
+        call, self._starting = self._starting, None
+        if call is None or call.plan is not plan:
+            call = self._begin(plan, updates)
         with self._shut_down_on_error(call):
             try:
                 yield from self._chunks(call)
@@ -240,10 +243,10 @@ class Sampler:
         hint = "use LocalSampler, MultiprocessingSampler or RaySampler, or override the documents' methods"
         raise UsageError(f"{type(self).__name__} has no workers of its own", hint=hint)
 
-    def start_worker(self) -> None:
-        """Start the workers now rather than at the first call; does not wait for them."""
+    def start_worker(self, plan: Plan | None = None) -> None:
+        """Start the workers before the first call, and let them begin its `plan`; does not wait for them."""
         if self._pool is None:
-            self._starting = self._begin(None)
+            self._starting = self._begin(plan)
 
     def wait_until_started(self) -> EnvSpec:
         """Start the workers, wait until one has built its environment and policy, and return its `env_spec`.
@@ -254,12 +257,13 @@ class Sampler:
         if self._env_spec is None:
             call = self._starting or self._begin(None)
             with self._shut_down_on_error(call):
+                self._take(call)
                 while self._env_spec is None:
-                    self._take(call)
                     if self._failure is not None:
                         raise as_raised(self._failure)
                     if self._stops.has_begun:
                         raise InterruptedRunError("the run was ended before a worker had started")
+                    self._take(call)
         return self.env_spec
 
     def shutdown_worker(self) -> None:
@@ -321,6 +325,7 @@ class Sampler:
                 self._report = (self._report or replace(event.report, files=())).joined(event.report)
             if isinstance(event, Started) and event.generation == call.generation:
                 self._env_spec = self._env_spec or event.env_spec  # All workers know the same.
+                self.built_at = self.built_at or event.at
             self._execute(call.handle(event, _clock()))
 
     def _execute(self, instructions: Sequence[Instruction]) -> None:

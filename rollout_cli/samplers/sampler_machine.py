@@ -80,6 +80,7 @@ class SamplerMachine:
         now: The time, in seconds on any one clock.
 
     Attributes:
+        plan: Which episodes it runs.
         buffer: Has the chunks whose turn it is, and those that wait for one before them.
     """
 
@@ -99,7 +100,7 @@ class SamplerMachine:
         first_number: int = 0,
         now: float = 0.0,
     ) -> None:
-        self.generation = generation
+        self.generation, self.plan = generation, plan
         self._updates, self._supervisor, self._first_number = updates, supervisor, first_number
         self._plan = PlanState(plan, n_workers=n_workers, by_worker=updates.by_worker, block=block)
         self.buffer = ReorderBuffer(self._plan, limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rollout_cli.errors import (
 )
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
+from rollout_cli.run import provenance
 from rollout_cli.run.collect import CollectResult, collect
 from rollout_cli.run.resume import recorded_options
 from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of, set_source, source_of
@@ -124,6 +126,25 @@ def test_info_json_says_how_it_was_made(tmp_path: Path) -> None:
     assert {"commit", "dirty"} == set(info["git"])
     assert "tests.helpers.envs.FaultyEnv" == info["env"]["class"]
     assert info["policy"]["class"].endswith("RandomPolicy")
+
+
+def test_what_ran_before_the_dataset_was_open_counts_for_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers begin while the run's record is made: a rate without that time would flatter."""
+    prepare = provenance.surroundings
+
+    def slow() -> provenance.Surroundings:
+        while not list(tmp_path.glob("met-*")):
+            time.sleep(0.002)
+        time.sleep(0.3)
+        return prepare()
+
+    monkeypatch.setattr(provenance, "surroundings", slow)
+    options = {**LOCAL, "sampler": "multiprocessing", "env_kwargs": {"meet": 1, "signs": str(tmp_path)}}
+    result = collect(CollectConfig(output=tmp_path / "out", episodes=EpisodeRange(0, 1), **options))
+    assert 0.3 <= result.sampling_time_s <= result.wall_time_s
+    assert result.steps_per_second == result.steps / result.sampling_time_s
 
 
 def test_a_later_part_has_the_columns_of_the_first_episodes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -354,6 +355,31 @@ def test_a_stop_before_the_start_leaves_the_last_update_in_force(make_sampler: M
     sampler.request_stop()
     assert [] == list(sampler.stream(Episodes(0, 5), env_update=partial(FaultyEnv, space="image")))
     assert FaultyEnv(space="image").observation_space == sampler.wait_until_started().observation_space
+
+
+@PROCESSES
+def test_workers_begin_the_plan_that_they_are_started_with(make_sampler: MakeSampler, tmp_path: Path) -> None:
+    """They run while the caller does other things; what ended before an error comes before it all the same."""
+    sampler, plan = make_sampler(still, faulty("raise", 1, signs=tmp_path), n_workers=1), MinTimesteps(10_000)
+    sampler.start_worker(plan)
+    while not list(tmp_path.iterdir()):
+        time.sleep(0.002)
+    assert FaultyEnv().observation_space == sampler.wait_until_started().observation_space
+    chunks: list[Chunk] = []
+    with pytest.raises(EnvError, match="episode 1,"):
+        chunks.extend(sampler.stream(plan))
+    assert [0] == numbers_of(chunks)
+
+
+def test_another_plan_or_an_update_may_follow_the_start(make_sampler: MakeSampler) -> None:
+    """What the workers have begun is then left."""
+    plan = MinTimesteps(40)
+    for then, update in ((Episodes(3, 6), None), (plan, partial(FaultyEnv, space="image"))):
+        sampler = make_sampler(still)
+        sampler.start_worker(plan)
+        sampler.wait_until_started()
+        batch = batch_of(sampler, list(sampler.stream(then, env_update=update)))
+        assert_same_batches(serial(then, still, update or FaultyEnv), batch)
 
 
 def test_a_pickled_sampler_continues_where_the_first_one_stood(make_sampler: MakeSampler) -> None:

@@ -432,7 +432,7 @@ class OwnSampler(Sampler):
     def __init__(self, agents: Any, envs: Any, *, worker_factory: WorkerFactory) -> None:
         self._factory, self._given = worker_factory, (agents, envs)
 
-    def start_worker(self) -> None:
+    def start_worker(self) -> None:  # type: ignore[override]
         self._worker = self._factory(0)
         self._worker.update_agent(self._given[0])
         self._worker.update_env(self._given[1])

@@ -28,8 +28,11 @@ from rollout_cli.errors import (
     UsageError,
     WorkerError,
 )
+from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.local_sampler import LocalPool, LocalSampler
+from rollout_cli.samplers.messages import Failed
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
+from rollout_cli.samplers.pool import Event
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers.factory import WorkerFactory
@@ -163,6 +166,33 @@ def test_one_environment_is_built_where_anybody_may_run_any_number() -> None:
         assert 1 == len(builds)
         sampler.obtain_exact_episodes(1, None)
         assert 2 == len(builds)
+
+
+class _LateSampler(LocalSampler):
+    """Its caller looks only after a worker has failed, in one of the first eight episodes."""
+
+    _lease_size = LeaseSize(ahead=8)
+
+    class _Pool(LocalPool):
+        def wait(self, timeout: float | None) -> list[Event]:
+            events = super().wait(timeout)
+            while not any(isinstance(event, Failed) for event in events):
+                events += super().wait(timeout)
+            return events
+
+    def _make_pool(self) -> LocalPool:
+        return self._Pool(self._factory)
+
+
+def test_a_failure_that_comes_with_the_start_loses_no_episode() -> None:
+    """The workers have started, so the episodes before it come first."""
+    plan = MinTimesteps(100)
+    with _LateSampler(left, Env(ValueError("late")), n_workers=1, seed=SEED) as sampler:
+        sampler.start_worker(plan)
+        assert sampler.wait_until_started() == sampler.env_spec
+        numbers, error = until_error(sampler, plan)
+    assert [0, 1, 2, 3] == numbers
+    assert isinstance(error, EnvError)
 
 
 def states() -> Any:

@@ -144,6 +144,20 @@ def test_every_interleaving_ends_with_the_episodes_of_the_serial_run(
     check_owners(plan, sampler)
 
 
+@given(data=st.data(), sampler=samplers(), plan=plans(), other=plans())
+@EXAMPLES
+def test_workers_may_begin_before_the_stream(
+    data: st.DataObject, sampler: SimulatedSampler, plan: Plan, other: Plan
+) -> None:
+    """Whether the stream goes on with what they have begun, or has another plan."""
+    with simulated_time(sampler):
+        sampler.start_worker(data.draw(st.sampled_from([plan, other]), label="begun"))
+        if data.draw(st.booleans(), label="wait first"):
+            assert BOX_SPEC == sampler.wait_until_started()
+        chunks = list(sampler.stream(plan))
+    check_delivery(plan, sampler, chunks, 0.0)
+
+
 @given(data=st.data(), sampler=samplers(), plans=st.lists(plans(), min_size=2, max_size=4))
 @EXAMPLES
 def test_a_call_that_is_closed_early_leaves_nothing_to_the_next(
