@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _MOST_LINES = 20
 _FIRST_DETAILS, _LAST_DETAILS = 10, 19
 _NUMBER = re.compile(r"(-?[\d,.]+(e[+-]?\d+)?( \w+)?|-?inf|nan|)$")
+_OUT_OF_MEMORY = ("failed to map segment", "can't start new thread", "error return without exception set")
+"""How the dynamic loader, the start of a thread, and Python 3.12 itself say it: they have no class for it."""
 _RED, _DIM, _PLAIN = "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
@@ -174,8 +176,7 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
         return errors.UsageError(error.format_message(), hint=f"see: {command} --help")
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return errors.InterruptedRunError("interrupted before anything was collected")
-    # The dynamic loader, and the start of a thread, have words for it, and no class.
-    is_said = any(words in first_line(error) for words in ("failed to map segment", "can't start new thread"))
+    is_said = any(words in first_line(error) for words in _OUT_OF_MEMORY)
     if is_said or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return errors.WorkerError(
             f"out of memory: {first_line(error)}", hint="run fewer workers, or fewer environments in each"

@@ -174,6 +174,7 @@ ERRORS: list[tuple[BaseException, int, str]] = [
     (KeyboardInterrupt(), 130, "InterruptedRunError"),
     (MemoryError(), 4, "WorkerError"),
     (ImportError("libarrow.so: failed to map segment from shared object"), 4, "WorkerError"),
+    (SystemError("error return without exception set"), 4, "WorkerError"),
     (OSError(errno.ENOMEM, "Cannot allocate memory"), 4, "WorkerError"),
     (OSError(errno.EMFILE, "Too many open files"), 5, "StorageError"),
     (FileNotFoundError(errno.ENOENT, "No such file or directory", "here"), 5, "StorageError"),

@@ -136,7 +136,8 @@ def test_a_model_that_was_trained_again_is_not_mixed_in(kind: str, tmp_path: Pat
 
 def test_shards_of_two_models_are_not_merged(kind: str, tmp_path: Path) -> None:
     """Two folders with equal files give the single run's bytes; with another model in one of them they are refused."""
-    words = ("--policy", "champion:policy", "--episodes", "60", "--seed", "1", *WORDS)
+    # One process, and no second one for the check: each takes seconds to load torch.
+    words = ("--policy", "champion:policy", "--episodes", "60", "--seed", "1", *WORDS, "--sampler", "local")
     rollout("collect", *words, "-o", "whole", cwd=tmp_path)
     other = tmp_path / "other"
     other.mkdir()
