@@ -103,9 +103,9 @@ def test_it_explores_from_the_episodes_own_seed(tmp_path: Path, name: str) -> No
     """One worker here and two processes give the same bytes, and each episode is replayed from another folder."""
     _, path, env = saved(name, tmp_path)
     words = ("collect", "--policy", path, "--env", env, "--episodes", "6", "--max-episode-length", "40")
-    words = (*words, "--seed", "1", "--quiet")
-    called(*words, *HERE, "--output", tmp_path / "1")
-    rollout(*words, "--workers", "2", "--output", tmp_path / "2")
+    more = ("--seed", "1", "--quiet")
+    called(*words, *more, *HERE, "--output", tmp_path / "1")
+    rollout(*words, *more, "--workers", "2", "--output", tmp_path / "2")
     assert_same_data(tmp_path / "1", tmp_path / "2")
     record = source_of(tmp_path / "1")
     assert "yes" == record["reproducible"]["status"], record["reproducible"]
@@ -125,9 +125,9 @@ def test_what_it_draws_in_batches_is_each_rows_own(tmp_path: Path, name: str) ->
     """With several environments a worker, one here and two processes give the same bytes, and a resume goes on."""
     _, path, env = saved(name, tmp_path)
     words = ("collect", "--policy", path, "--env", env, "--episodes", "7", "--max-episode-length", "30")
-    words = (*words, "--envs-per-worker", "3", "--seed", "1", "--quiet")
-    called(*words, *HERE, "--output", tmp_path / "1")
-    rollout(*words, "--workers", "2", "--output", tmp_path / "2")
+    more = ("--envs-per-worker", "3", "--seed", "1", "--quiet")
+    called(*words, *more, *HERE, "--output", tmp_path / "1")
+    rollout(*words, *more, "--workers", "2", "--output", tmp_path / "2")
     assert_same_data(tmp_path / "1", tmp_path / "2")
     assert "yes" == source_of(tmp_path / "1")["reproducible"]["status"]
     called("collect", "--resume", *HERE, "--quiet", "--episodes", "10", "--output", tmp_path / "1")
@@ -165,13 +165,12 @@ def test_statistics_of_a_vecnormalize(tmp_path: Path) -> None:
     expected = model.predict(env.normalize_obs(observations), deterministic=True)[0]
     np.testing.assert_array_equal(expected, policy.get_actions(observations)[0])
     words = ("--policy", path, "--policy-kwargs", f"vecnormalize={tmp_path / 'stats.pkl'}")
-    words = (*words, "--env", "Pendulum-v1", "--episodes", "2", "--seed", "0", "-q", *HERE)
-    called("collect", *words, "-o", tmp_path / "out")
+    more = ("--env", "Pendulum-v1", "--episodes", "2", "--seed", "0", "-q", *HERE)
+    called("collect", *words, *more, "-o", tmp_path / "out")
     assert np.abs(load(tmp_path / "out")[0].observations[:, 2]).max() > 1
     env.obs_rms.mean = env.obs_rms.mean + 1
     env.save(str(tmp_path / "stats.pkl"))
-    words = ("--resume", "--episodes", "3", *HERE, "--output", tmp_path / "out")
-    refused = called("collect", *words, code=None)
+    refused = called("collect", "--resume", "--episodes", "3", *HERE, "-o", tmp_path / "out", code=None)
     assert refused.code != 0
     assert "changed" in refused.stderr
 
