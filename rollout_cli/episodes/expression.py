@@ -21,7 +21,8 @@ from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import UsageError
 
 _TOKEN = re.compile(
-    r"(?P<number>(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    r"(?P<zeros>0+(?=[0-9]))"  # Python has none in front of a number.
+    r"|(?P<number>(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     r"|(?P<text>'[^']*'|\"[^\"]*\")"
     r"|(?P<name>`[^`]+`|[^\W\d]\w*(?:\.\w+)*)"
     r"|(?P<sign><=|>=|==|!=|[-<>+*/()\[\],])"
@@ -77,7 +78,7 @@ class Expression:
             elif kind == "text":
                 self._texts[match.start(), match.end() - 1] = piece[1:-1]
                 piece = "x" * (len(piece) - 1) + " "  # A word may follow at once.
-            pieces.append(" " * len(piece) if kind == "space" else _WORDS.get(piece, piece))
+            pieces.append(" " * len(piece) if kind in ("space", "zeros") else _WORDS.get(piece, piece))
         return "".join(pieces)
 
     @property

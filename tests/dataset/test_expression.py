@@ -53,6 +53,7 @@ TRUE_OF: dict[str, Callable[[int], bool]] = {
     "episode_number not in (0, 1)": lambda n: n > 1,
     "length - 20 == episode_number / 2": lambda n: n % 10 == n / 2,
     "-length * 2 <= -58 and true": lambda n: n % 10 == 9,
+    "length < 0022 and 00.5 < length": lambda n: n % 10 < 2,
     "seed + 1e0 > 1_050 ": lambda n: n > 49,
     "terminated and truncated": lambda n: n % 3 == 2,
     "terminated != truncated": lambda n: n % 3 != 2,

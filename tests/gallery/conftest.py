@@ -41,9 +41,10 @@ collect_ignore += [
 
 
 @pytest.fixture(scope="session", autouse=True)
-def credentials() -> Iterator[None]:
-    """Of the S3 servers of these tests."""
+def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The credentials of the S3 servers of these tests, and where Stable-Baselines3 writes its logs."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SB3_LOGDIR", str(tmp_path_factory.mktemp("logs")))
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
         yield
