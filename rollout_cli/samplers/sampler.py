@@ -32,7 +32,7 @@ from rollout_cli.workers.values import WorkerReport
 _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic
 
-Known = TypeVar("Known")
+Fact = TypeVar("Fact")
 
 
 class Sampler:
@@ -357,11 +357,11 @@ class Sampler:
             raise
 
 
-def _built(known: Known | None) -> Known:
+def _built(fact: Fact | None) -> Fact:
     """Return what is known once a worker has built its environment."""
-    if known is None:
+    if fact is None:
         raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
-    return known
+    return fact
 
 
 def _carry_out(

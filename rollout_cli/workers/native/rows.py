@@ -64,8 +64,8 @@ class NativeRows:
                     else "with no limit of steps that it says"
                 )
                 + f": none can be cut at {limit:g} steps",
-                hint="omit {max_episode_length}, or give the environment a limit by an argument that it takes, "
-                "such as {env_kwargs=max_episode_steps=N}, or max_num_frames_per_episode=N for ALE",
+                hint="omit {max_episode_length}, or give the environment a limit by an argument that it "
+                "takes, such as {env_kwargs=max_episode_steps=N}, or max_num_frames_per_episode=N for ALE",
             )
 
     def reset(self, rows: Array, numbers: Array, *, is_first: bool) -> tuple[Any, Array]:
