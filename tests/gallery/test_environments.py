@@ -40,7 +40,7 @@ FEW = {
     "Pendulum": World("Pendulum-v1", options=SHORT),
     "FrozenLake": World("FrozenLake-v1"),
 }
-"""They need gymnasium alone, and are run with all other tests."""
+"""They need gymnasium alone, and are run with all other slow tests."""
 OTHERS = {
     "CartPole": World("CartPole-v1"),
     "MountainCar": World("MountainCarContinuous-v0", options=SHORT),
@@ -61,7 +61,7 @@ OTHERS = {
     "dm_control": World("tests.gallery.worlds:cartpole_swingup", options=SHORT),
 }
 """Most of them need packages that `.ci/run` installs for the gallery."""
-WORLDS = FEW | (OTHERS if WHOLE else {})
+WORLDS = OTHERS if WHOLE else FEW
 
 
 @pytest.mark.thorough

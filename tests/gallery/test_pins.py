@@ -82,6 +82,8 @@ POLICIES = {
     "TorchScript": (TORCH, LOAD_TORCHSCRIPT),
 }
 WORDS = ("-w", "1", "--quiet")
+HERE = (*WORDS, "--sampler", "local")
+"""One process, and no second one for the check: each takes seconds to load torch."""
 
 
 def models(folder: Path) -> dict[str, bytes]:
@@ -120,7 +122,7 @@ def test_a_model_that_was_trained_again_is_not_mixed_in(kind: str, tmp_path: Pat
     assert {"champion.py", *filter(None, [NAMED.get(kind)])} == files
     before, model = data_hashes(tmp_path / "out"), models(tmp_path)
     executed(POLICIES[kind][0], tmp_path, "1")
-    refused = rollout("collect", "--resume", "-n", "2000", *WORDS, "-o", "out", cwd=tmp_path, code=2)
+    refused = rollout("collect", "--resume", "-n", "2000", *HERE, "-o", "out", cwd=tmp_path, code=2)
     reason = (
         f"{NAMED[kind]} has changed"
         if kind in NAMED
@@ -130,14 +132,13 @@ def test_a_model_that_was_trained_again_is_not_mixed_in(kind: str, tmp_path: Pat
     assert before == data_hashes(tmp_path / "out")
     for name, content in model.items():
         (tmp_path / name).write_bytes(content)
-    rollout("collect", "--resume", "-n", "2000", *WORDS, "-o", "out", cwd=tmp_path)
+    rollout("collect", "--resume", "-n", "2000", *HERE, "-o", "out", cwd=tmp_path)
     assert "yes" == source_of(tmp_path / "out")["reproducible"]["status"]
 
 
 def test_shards_of_two_models_are_not_merged(kind: str, tmp_path: Path) -> None:
     """Two folders with equal files give the single run's bytes; with another model in one of them they are refused."""
-    # One process, and no second one for the check: each takes seconds to load torch.
-    words = ("--policy", "champion:policy", "--episodes", "60", "--seed", "1", *WORDS, "--sampler", "local")
+    words = ("--policy", "champion:policy", "--episodes", "60", "--seed", "1", *HERE)
     rollout("collect", *words, "-o", "whole", cwd=tmp_path)
     other = tmp_path / "other"
     other.mkdir()
