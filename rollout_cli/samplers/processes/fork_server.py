@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import os
 import select
 import signal
@@ -151,13 +150,9 @@ def serve(descriptor: int, method: StartMethod) -> NoReturn:
             signal.signal(number, lambda *_: None)
         if method == "forkserver":
             # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
-            gc.disable()
             with contextlib.suppress(Exception):
                 # The process that starts this one need not import it.
                 from rollout_cli.samplers.processes import worker_main  # noqa: F401, PLC0415
-            # What is imported stays, in every worker: nobody need look for garbage in it.
-            gc.freeze()
-            gc.enable()
         Server(socket.socket(fileno=descriptor), sampler).serve()
     except BaseException:  # noqa: BLE001  The process ends here.
         traceback.print_exc()
