@@ -253,10 +253,9 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
 
 def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     """Write all episodes that are left; keep an error that ends the sampling beside what was written."""
-    tally, report = run.tally, sampler.report
-    # They have run the first episodes since. The clock of another machine may differ from this one's.
-    age = min(max(0.0, time.time() - sampler.built_at), time.monotonic() - run.started_at)
-    began_at = time.monotonic() - age
+    began_at, tally, report = time.monotonic(), run.tally, sampler.report
+    # The workers have run episodes since they were built; the clock of another machine may be wrong.
+    ahead = min(max(0.0, time.time() - sampler.built_at), began_at - run.started_at)
     writer.on_failure = sampler.request_stop  # A step may take for ever: nobody would hear of a full disk.
     config, state = run.request.config, run.request.state
     run.progress.begin(**state.totals)
@@ -283,7 +282,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
         if tally.failure is None:
             tally.skipped |= sampler.skipped
     writer.check()
-    tally.seconds = time.monotonic() - began_at
+    tally.seconds = time.monotonic() - began_at + ahead
     totals = {name: state.totals[name] + getattr(tally, name) for name in state.totals}
     if config.keep is not None:
         next_number = max(sampler.next_number, state.next_number)

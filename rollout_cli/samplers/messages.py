@@ -89,7 +89,7 @@ class FromWorker:
 class Started(FromWorker):
     """The updates of a generation are applied; the report names the files that were read meanwhile.
 
-    The time is in seconds since the epoch: the sampler may be busy when the message comes.
+    It was sent `at` this time, in seconds since the epoch: the sampler may be busy when it comes.
     """
 
     env_spec: EnvSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from rollout_cli.progress import Progress
 from rollout_cli.run import provenance
 from rollout_cli.run.collect import CollectResult, collect
 from rollout_cli.run.resume import recorded_options
+from rollout_cli.samplers.sampler import Sampler
 from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of, set_source, source_of
 from tests.helpers.projects import project, write_module
 
@@ -145,6 +147,29 @@ def test_what_ran_before_the_dataset_was_open_counts_for_the_time(
     result = collect(CollectConfig(output=tmp_path / "out", episodes=EpisodeRange(0, 1), **options))
     assert 0.3 <= result.sampling_time_s <= result.wall_time_s
     assert result.steps_per_second == result.steps / result.sampling_time_s
+
+
+def test_a_clock_that_is_wrong_takes_nothing_from_max_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of another machine: the time of sampling is bounded by the run's, and the limit begins with the dataset."""
+    now, after = [0.0], list[float]()
+    prepare, stop = provenance.surroundings, Sampler.request_stop
+
+    def slow() -> provenance.Surroundings:
+        now[0] = 300.0
+        return prepare()
+
+    def request_stop(sampler: Sampler, **times: float) -> None:
+        after.append(times["after"])
+        stop(sampler, **times)
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1e12)
+    monkeypatch.setattr("rollout_cli.run.collect.time", clock)
+    monkeypatch.setattr(provenance, "surroundings", slow)
+    monkeypatch.setattr(Sampler, "request_stop", request_stop)
+    result = run(tmp_path / "out", episodes=EpisodeRange(0, 1), max_time=1000.0)
+    assert ([1000.0], 300.0) == (after, result.sampling_time_s)
 
 
 def test_a_later_part_has_the_columns_of_the_first_episodes(tmp_path: Path) -> None:
