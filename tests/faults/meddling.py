@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.helpers.datasets import has_commit, info_of
 from tests.helpers.processes import SECONDS, Running, called
+from tests.helpers.processes import variables as command_variables
 
 Meddle = Callable[[Running, Path], None]
 
@@ -254,6 +255,30 @@ def long_tmpdir(folder: Path) -> Mapping[str, str]:
     path = folder / ("t" * 100)
     path.mkdir()
     return {"TMPDIR": str(path)}
+
+
+LITTLE_MEMORY = """
+import resource, sys
+
+def refuse(event, values):
+    if event == "import" and values[0] == "pyarrow.lib":
+        pages = int(open("/proc/self/statm").read().split()[0])
+        bytes_allowed = pages * resource.getpagesize() + (16 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (bytes_allowed, bytes_allowed))
+
+sys.addaudithook(refuse)
+"""
+"""Run as each Python process starts: Arrow's libraries do not fit in what memory is left when they are loaded.
+
+A limit for the whole run would meet another library on each machine: what NumPy takes depends on the processors,
+and the OpenBLAS in it waits for ever where a limit meets that.
+"""
+
+
+def little_memory(folder: Path) -> Mapping[str, str]:
+    (folder / "little").mkdir()
+    (folder / "little" / "sitecustomize.py").write_text(LITTLE_MEMORY)
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "little"), command_variables()["PYTHONPATH"]])}
 
 
 # -- after it ----------------------------------------------------------------------------------------------------------

@@ -309,8 +309,8 @@ SURROUNDINGS = [
     refused(
         "too little memory for the libraries",
         4,
-        "error: out of memory",
-        before=m.limit(resource.RLIMIT_AS, 200 << 20),
+        "error: out of memory: .*failed to map",
+        variables=m.little_memory,
     ),
     refused("12 open files", (4, 5), "file", before=m.limit(resource.RLIMIT_NOFILE, 12)),
     refused(
