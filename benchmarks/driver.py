@@ -25,7 +25,6 @@ from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.episodes.chunk import Chunk, ChunkRef
 from rollout_cli.samplers.messages import Batch, Start, Started, Stop, ToWorker
 from rollout_cli.samplers.pool import Event
-from rollout_cli.samplers.ray.actor import packed_numbers, unpacked_numbers
 from rollout_cli.samplers.ray.pool import RaySampler
 
 ROWS = 8192  # Of a chunk.
@@ -60,8 +59,7 @@ class SyntheticPool:
         for numbers in getattr(command, "lease", ()):
             self._leased[worker].extend(numbers)
 
-    def wait(self, timeout: float | None) -> list[Event]:
-        del timeout
+    def wait(self) -> list[Event]:
         if self._started:
             started, self._started = self._started, []
             return started
@@ -72,14 +70,12 @@ class SyntheticPool:
         reply = zlib.compress(pickle.dumps(self._reference(numbers)), 1)
         self.seconds += time.process_time() - began
         light: ChunkRef = pickle.loads(zlib.decompress(reply))  # noqa: S301  Packed three lines above.
-        return [Batch(worker, self._generation, unpacked_numbers(light))]
+        return [Batch(worker, self._generation, light)]
 
     def _reference(self, numbers: Any) -> ChunkRef:
         count = len(numbers)
         lengths, nothing = np.full(count, self._length), np.zeros(count, np.int64)
-        return ChunkRef(packed_numbers(numbers), lengths, nothing, None, 32 * ROWS, nowhere, 0, 1.0)
-
-    def wake(self) -> None: ...
+        return ChunkRef(numbers, lengths, nothing, 32 * ROWS, nowhere, 0, 1.0)
 
     def close(self) -> None: ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path, PurePath
@@ -50,6 +50,7 @@ class Option:
     metavar: str  # The placeholder of a value in help pages; empty for a switch.
     shown: str  # The default as a person reads it; empty where there is none.
     commands: tuple[CommandName, ...]
+    choices: tuple[str, ...]  # The words that it takes; empty where it takes other values.
 
     @property
     def flag(self) -> str:
@@ -63,11 +64,6 @@ class Option:
     def repeats(self) -> bool:
         """Whether a command line may give it more than once."""
         return self.kind in {"list", "mapping"}
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The words that it takes; empty where it takes other values."""
-        return get_args(self.type) if get_origin(self.type) is Literal else ()
 
     def read(self, raw: Any, label: str, *, text: bool = False) -> Any:
         """Validate a value, or with `text` that of a flag or variable: a text, or a list if it repeats.
@@ -110,12 +106,14 @@ def _option(
 
     Attributes that are left empty follow from the field.
     """
+    text = f"{default:g}" if isinstance(default, float) else str(default)
     metadata = {
         "panel": panel,
         "help": words,
         "short": short,
         "metavar": metavar,
-        "shown": shown,
+        # A switch, a repeated option, and one whose default is made show none of themselves.
+        "shown": shown or ("" if callable(default) or isinstance(default, bool | tuple | None) else text),
         "commands": commands,
     }
     return field(default_factory=default if callable(default) else lambda: default, metadata=metadata)
@@ -305,15 +303,9 @@ def _options() -> Iterator[Option]:
     for declared in fields(CollectConfig)[1:]:  # The command is no option.
         words, type_ = dict(declared.metadata), plain[declared.name]
         kind = kinds.get(type_, "scalar")
-        if kind == "scalar" and not words["shown"]:
-            assert declared.default_factory is not MISSING
-            default = declared.default_factory()
-            words["shown"] = (
-                f"{default:g}" if isinstance(default, float) else "" if default is None else str(default)
-            )
         choices = get_args(type_) if get_origin(type_) is Literal else ()
         words["metavar"] = words["metavar"] or "|".join(choices) or placeholders.get(type_, "NAME")
-        yield Option(name=declared.name, type=annotated[declared.name], kind=kind, **words)
+        yield Option(name=declared.name, type=annotated[declared.name], kind=kind, choices=choices, **words)
 
 
 OPTIONS: Mapping[str, Option] = {option.name: option for option in _options()}

@@ -8,10 +8,11 @@ programs read it as an argument, and people at the command line as a flag.
 from __future__ import annotations
 
 import copy
+import difflib
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 # Alone between spaces or signs: a folder of the user's may be called `data/{seed}`.
@@ -45,6 +46,13 @@ def _flag(match: re.Match[str]) -> str:
 def as_flags(hint: str) -> str:
     """Return a hint with its options as flags of the command line."""
     return MARKUP.sub(_flag, hint)
+
+
+def misspelt(name: str, names: Iterable[str]) -> str:
+    """Return a hint with the one of the names that a wrong one is most like; an empty one for none."""
+    by_lower = {each.lower(): each for each in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+    return f"did you mean {by_lower[close[0]]}?" if close else ""
 
 
 class RolloutError(Exception):

@@ -8,19 +8,22 @@ from collections.abc import Mapping
 from rollout_cli.errors import ConfigError
 
 
-def keyword(text: str, label: str) -> tuple[str, object]:
+def keyword(text: str, label: str, *, example: str = "") -> tuple[str, object]:
     """Split `key=value`; a value that is no plain TOML literal is text.
 
     Args:
         text: The pair.
         label: What it is, for messages.
+        example: One for the hint; else the label is an option that takes pairs.
 
     Raises:
         ConfigError: If it is no such pair.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise ConfigError(f"{label} must be key=value, got {text!r}", hint=f"for example: {label} g=9.81")
+        raise ConfigError(
+            f"{label} must be key=value, got {text!r}", hint=f"for example: {example or f'{label} g=9.81'}"
+        )
     try:
         table = tomllib.loads(f"value = {value}")
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -37,10 +40,8 @@ def parted(spec: str, what: str) -> tuple[str, dict[str, object]]:
         ConfigError: If a part is no such pair.
     """
     name, _, text = spec.partition("?")
-    try:
-        pairs = [keyword(pair, f"an argument of {what} {name}") for pair in text.split("&") if pair]
-    except ConfigError as error:
-        raise error.with_hint(f"for example: {name}?key=value") from None
+    label, example = f"an argument of {what} {name}", f"{name}?key=value"
+    pairs = [keyword(pair, label, example=example) for pair in text.split("&") if pair]
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ConfigError(f"{what} {name} gets an argument twice: {text}", hint="give each argument once")

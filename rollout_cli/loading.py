@@ -235,6 +235,7 @@ class Source:
     folder: str | None
     # The hash of the bytes, or of the module's source file; None for a module without one.
     sha256: str | None
+    file: Path | None = None  # That source file.
 
     @property
     def path(self) -> str | None:
@@ -267,7 +268,7 @@ class Source:
             for package in module_spec.submodule_search_locations or ():
                 files += [Path(package, *inner).with_suffix(".py"), Path(package, *inner, "__init__.py")]
         file = next((file for file in files if file.is_file() and os.access(file, os.R_OK)), None)
-        return cls(spec, None, folder, None if file is None else sha256(file.read_bytes()).hexdigest())
+        return cls(spec, None, folder, None if file is None else sha256(file.read_bytes()).hexdigest(), file)
 
     @classmethod
     def read(cls, path: str, kind: type[RolloutError], *, most_bytes: int = sys.maxsize) -> Source:

@@ -30,6 +30,9 @@ class ReusedMemory:
         if size < 1 << 16:
             return memoryview(bytearray(size))
         at = next((at for at, block in enumerate(self._free) if size <= len(block) <= 2 * size), None)
+        if at is None:
+            while self._free and sum(map(len, self._free)) + size > self._keep:
+                self._free.pop(0)
         # A little larger than asked for: blocks of messages that are nearly alike fit one another.
         block = np.empty(size + size // 8, np.uint8) if at is None else self._free.pop(at)
         view = block[:size]
@@ -39,9 +42,9 @@ class ReusedMemory:
         return view.data
 
     def _release(self, block: npt.NDArray[np.uint8]) -> None:
-        self._free.append(block)
-        while sum(map(len, self._free)) > self._keep:
-            self._free.pop(0)
+        # Another thread may run this while `take` runs, so it moves no other block.
+        if sum(map(len, self._free)) + len(block) <= self._keep:
+            self._free.append(block)
 
 
 _FRAME_MEMORY = ReusedMemory()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_cli.config import AMOUNTS, OPTIONS, CollectConfig, CommandName, Option, Values, options_of
-from rollout_cli.errors import ConfigError
+from rollout_cli.errors import ConfigError, misspelt
 from rollout_cli.loading import Source
 
 
@@ -77,10 +76,9 @@ def _values_from_file(command: str, path: Path) -> Values:
         )
     for key in table:
         if key not in OPTIONS:
-            close = difflib.get_close_matches(key.replace("-", "_"), OPTIONS, n=1)
             raise ConfigError(
                 f"{path}: there is no option {key!r}",
-                hint=f"did you mean {close[0]!r}?" if close else f"the options are: {', '.join(OPTIONS)}",
+                hint=misspelt(key.replace("-", "_"), OPTIONS) or f"the options are: {', '.join(OPTIONS)}",
             )
         if command not in OPTIONS[key].commands:
             raise ConfigError(

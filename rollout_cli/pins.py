@@ -52,7 +52,7 @@ class PinnedFile:
     Attributes:
         label: What a dataset calls it: a path relative to the SPEC's folder or the working folder; elsewhere
             a module's dotted name as a path, and the name of any other file.
-        key: What tells it apart in one run: the label where that is a relative path, else the absolute path.
+        key: What tells it apart in one run: the label of a relative path or a module, else the absolute path.
         path: Its absolute path, where it was read.
         state: Its size and its time of modification in nanoseconds, when it was read.
         at_load: Whether it was certainly read before the first episode began.
@@ -132,8 +132,10 @@ class FileWatch:
             if path.startswith(f"{folder}{os.sep}"):
                 label = path[len(folder) + 1 :]
                 return PinnedFile(label, label, path, self._read[path], self._at_load[path])
+        # A module elsewhere is told apart by its name: a relative path may have the same label.
         label = _module_label(path) if path in _modules else Path(path).name
-        return PinnedFile(label, path, path, self._read[path], self._at_load[path])
+        key = f"module {label}" if path in _modules else path
+        return PinnedFile(label, key, path, self._read[path], self._at_load[path])
 
 
 def _absolute(path: str) -> str:
@@ -199,11 +201,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
     """Note an `open` event; whatever else is wrong with the path, the call that follows reports it."""
     if event == "open" and _watches and not isinstance(arguments[0], int):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            path, mode, flags = (
-                os.path.abspath(os.fsdecode(arguments[0])),  # noqa: PTH100
-                arguments[1],
-                arguments[2],
-            )
+            path, (mode, flags) = os.path.abspath(os.fsdecode(arguments[0])), arguments[1:3]  # noqa: PTH100
             writes = bool(isinstance(mode, str) and set("wax+") & set(mode)) or bool(flags & _WRITES)
             for watch in _watches:
                 watch.opened(path, writes=writes)
@@ -255,9 +253,13 @@ def _changed(file: PinnedFile) -> ChangedFilesError:
 
 
 def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
-    """Return a dataset's record of files: `path`, `sha256`, and when they were `read` (`load`, `episode`)."""
+    """Return a dataset's record of files: `path`, `sha256`, and when they were `read` (`load`, `episode`).
+
+    One that has only its name, as several may, has its absolute path as `place`.
+    """
     documents = (
         {"path": file.label, "sha256": file.sha256, "read": "load" if file.at_load else "episode"}
+        | ({"place": file.path} if file.key == file.path else {})
         for file in files
     )
     return sorted(documents, key=lambda document: (document["path"], document["sha256"]))
@@ -265,8 +267,11 @@ def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
 
 def joined(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
     """Return a record of files with those of an earlier one that it does not name."""
-    paths = {file["path"] for file in now}
-    return [*(file for file in before if file["path"] not in paths), *now]
+    # What an episode reads may depend on its seed: files elsewhere that share a name stay beside one another.
+    loaded = {file["path"] for file in now if file["read"] == "load"}
+    same = {(file["path"], file["sha256"]) for file in now}
+    kept = (file for file in before if (file["path"], file["sha256"]) not in same)
+    return [*(file for file in kept if file["path"] not in loaded), *now]
 
 
 def changes(
@@ -276,16 +281,30 @@ def changes(
 
     Where `now` is not the whole record yet, a file may be read later.
     """
-    new: dict[str, set[str]] = {}
-    for file in now:
-        new.setdefault(file["path"], set()).add(file["sha256"])
-    recorded = {file["path"] for file in before}
+    old, new = _by_path(before), _by_path(now)
     changed = []
     for file in before:
-        others = new.get(file["path"])
-        if others is None:
+        others = _hashes_of(file, new.get(file["path"], []))
+        if not others:
             # What an episode reads may depend on its seed.
             changed += [f"{file['path']} is not read any more"] if is_whole and file["read"] == "load" else []
-        elif file["sha256"] not in others:
+        elif file["sha256"] not in others and others - _hashes_of(file, old[file["path"]]):
             changed.append(f"{file['path']} has changed")
-    return changed, [f"{path} is read, and was not read before" for path in new if path not in recorded]
+    return changed, [f"{path} is read, and was not read before" for path in new if path not in old]
+
+
+def _by_path(files: Iterable[Mapping[str, str]]) -> dict[str, list[Mapping[str, str]]]:
+    paths: dict[str, list[Mapping[str, str]]] = {}
+    for file in files:
+        paths.setdefault(file["path"], []).append(file)
+    return paths
+
+
+def _hashes_of(file: Mapping[str, str], named: Sequence[Mapping[str, str]]) -> set[str]:
+    """Return the hashes that a recorded file has among those of its name in a record."""
+    place = file.get("place")
+    hashes = {other["sha256"] for other in named}
+    placed = {other["sha256"] for other in named if other.get("place") == place}
+    # Where its place is still there, one of its name elsewhere is another file, unless it is a copy.
+    was_moved = place is None or file["sha256"] in hashes or not Path(place).is_file()
+    return placed or (hashes if was_moved else set())

@@ -18,6 +18,7 @@ from rollout_cli.loading import printable
 
 _BAR_EVERY, _LINE_EVERY = 0.1, 3.0
 _BAR_WIDTH, _WIDE = 20, 80  # A terminal narrower than _WIDE columns has no room for a bar beside the text.
+_LONGEST_ETA = 1e9  # Seconds; timedelta has no more than 9e13.
 _clock = time.monotonic
 
 
@@ -46,9 +47,8 @@ class Progress:
         """Add finished episodes, their steps and the sum of their returns, or faults the run survived."""
 
     def add(self, chunk: AnyChunk) -> None:
-        """Add the episodes of a chunk; one that travels in parts counts when it is complete."""
-        episodes = chunk.n_episodes if chunk.completes else 0
-        self.update(episodes=episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
+        """Add the episodes of a chunk."""
+        self.update(episodes=chunk.n_episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
 
     def ran(self, episodes: int) -> None:
         """So many episodes were run so far, of which some are not kept; all that is added is."""
@@ -141,7 +141,8 @@ class LineProgress(Progress):
         if done >= total:
             facts["time"] = f"in {timedelta(seconds=round(elapsed))}"
         elif done > before:
-            facts["time"] = f"ETA {timedelta(seconds=round(elapsed * (total - done) / (done - before)))}"
+            left = elapsed * (total - done) / (done - before)
+            facts["time"] = f"ETA {timedelta(seconds=round(min(left, _LONGEST_ETA)))}"
         dispensable = ["failures", "pace", "label", "episodes" if self._totals[0] else "steps", "return"]
         while len(text := " ".join(facts.values()).rstrip(",")) > width and dispensable:
             facts.pop(dispensable.pop(), None)

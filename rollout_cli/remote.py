@@ -13,7 +13,7 @@ import re
 import stat
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path, PosixPath, PurePosixPath
@@ -37,9 +37,7 @@ _HINTS = {
     "hdfs": "check the name node, and HADOOP_HOME, JAVA_HOME and CLASSPATH",
 }
 _ATTEMPTS, _CONNECT_SECONDS, _SILENT_SECONDS, _RETRY_SECONDS = 4, 5.0, 15.0, 15
-_PAUSE_SECONDS = (
-    60.0  # How long a server that did not answer is not asked again: each request would wait anew.
-)
+_PAUSE_SECONDS = 60.0  # A server that did not answer is not asked again so long: each request would wait.
 _LONGEST = 400  # Characters of a server's error.
 
 
@@ -148,28 +146,25 @@ class RemotePath(PosixPath):
 
     # What pathlib has, by its contracts.
 
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - there are none
+    def _info(self) -> Any:
         with self._server() as server:
-            info = server.get_file_info(self._key)
+            return server.get_file_info(self._key)
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - there are none
+        info = self._info()
         if info.type.name == "NotFound":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-        kind = stat.S_IFDIR if info.type.name == "Directory" else stat.S_IFREG
+        kind = stat.S_IFREG if info.is_file else stat.S_IFDIR
         return os.stat_result((kind, 0, 0, 0, 0, 0, info.size or 0, 0, 0, 0))
 
-    def _kind(self) -> int:
-        try:
-            return stat.S_IFMT(self.stat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
-
     def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as above
-        return self._kind() != 0
+        return bool(self._info().type.name != "NotFound")
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        return self._kind() == stat.S_IFREG
+        return bool(self._info().is_file)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        return self._kind() == stat.S_IFDIR
+        return bool(self._info().type.name == "Directory")
 
     def is_symlink(self) -> bool:
         return False
@@ -259,8 +254,8 @@ class RemotePath(PosixPath):
         self.remove_tree()
 
     def remove_tree(self) -> None:
-        """Remove a folder and everything in it."""
-        with self._server() as server:
+        """Remove a folder and everything in it; that it is gone already is no error."""
+        with suppress(FileNotFoundError), self._server() as server:
             server.delete_dir(self._key)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import shlex
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -64,8 +65,9 @@ def collect(
     result = _collect(asked, progress=progress, quiet=quiet or (json and not progress))
     show(asdict(result), _rows(result), as_json=json, quiet=quiet, path=result.path)
     if not json and not quiet:
-        here = Path.cwd()
-        path = result.path.relative_to(here) if result.path.is_relative_to(here) else result.path
+        path = result.path
+        with suppress(FileNotFoundError, ValueError):  # The working folder was deleted, or is another one.
+            path = path.relative_to(Path.cwd())
         print_message(f"next: rollout info {shlex.quote(printable(str(path)))}")
 
 

@@ -145,7 +145,7 @@ def list_datasets(
     # A killed run's unfinished replacement, and what a repair moved aside, lie in folders with a dot.
     paths = sorted(
         path.parents[1]
-        for path in folder.glob("**/meta/info.json")
+        for path in folder.rglob("meta/info.json")
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     rows = [{"path": str(path), **_listed(path)} for path in paths]
@@ -198,14 +198,14 @@ def plot(
     json: JsonFlag = False,
 ) -> None:
     """Plot the episodes of a dataset in the terminal, or to a picture with --output."""
-    from rollout_cli.report.charts import charts_of  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.report.charts import chart_of  # noqa: PLC0415 - it loads numpy and pyarrow
     from rollout_cli.report.figure import write_figure  # noqa: PLC0415 - as above
     from rollout_cli.report.text import lines  # noqa: PLC0415 - as above
 
-    charts = charts_of(rollout_cli.load(folder), what)
-    document = {"path": str(folder), "plot": what, "charts": [asdict(chart) for chart in charts]}
+    chart = chart_of(rollout_cli.load(folder), what)
+    document = {"path": str(folder), "plot": what, "chart": asdict(chart)}
     if output is not None:
-        write_figure(charts, output)
+        write_figure(chart, output)
         show(
             document | {"output": str(output)},
             {"dataset": folder, "plot": what, "picture": output},
@@ -217,7 +217,7 @@ def plot(
         print_json(document)
     else:
         width = min(shutil.get_terminal_size().columns, 120)
-        print_text("\n".join(printable(line) for chart in charts for line in lines(chart, width)))
+        print_text("\n".join(printable(line) for line in lines(chart, width)))
 
 
 def render(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,7 @@ import rollout_cli
 from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
-from rollout_cli.errors import ConfigError
+from rollout_cli.errors import StorageError
 from rollout_cli.keywords import keyword
 from rollout_cli.remote import folder_of
 
@@ -51,10 +53,8 @@ def export(
     json: JsonFlag = False,
 ) -> None:
     """Write a dataset in the format of another tool."""
-    try:
-        options: dict[str, Any] = dict(keyword(text, "--set") for text in set or ())
-    except ConfigError as error:
-        raise error.with_hint("for example: {set=flatten=true}") from None
+    example = "{set=flatten=true}"
+    options: dict[str, Any] = dict(keyword(text, "--set", example=example) for text in set or ())
     summary = rollout_cli.export(rollout_cli.load(folder), to, output, **options)
     rows = {
         "exported": summary.path,
@@ -99,14 +99,20 @@ def pack(
     json: JsonFlag = False,
 ) -> None:
     """Pickle a policy by value, into a file that loads without the policy's module."""
+    from rollout_cli.dataset.store import FileStore  # noqa: PLC0415 - as below
     from rollout_cli.policies.source import pack_policy  # noqa: PLC0415 - it loads numpy and the policy
 
+    if os.path.exists(output) and not overwrite:  # noqa: PTH110 - Path.exists raises where a name is too long
+        raise StorageError(
+            f"{str(output)!r} exists already", hint="give another {output}, or {overwrite=True}"
+        )
     with user_output_on_stderr():
-        packed = pack_policy(spec, output, overwrite=overwrite)
+        packed = pack_policy(spec)
+    FileStore().replace(output, packed.data)
     document = {
-        "path": packed.path,
-        "n_bytes": packed.n_bytes,
-        "sha256": packed.sha256,
+        "path": output,
+        "n_bytes": len(packed.data),
+        "sha256": sha256(packed.data).hexdigest(),
         "class": packed.class_name,
         "reads": packed.reads,
     }
@@ -114,10 +120,10 @@ def pack(
     if packed.reads is not None:
         reads = ", ".join(packed.reads) or "no file"
     rows = {
-        "file": packed.path,
+        "file": output,
         "class": packed.class_name,
-        "size": f"{packed.n_bytes:,} bytes",
-        "sha256": packed.sha256,
+        "size": f"{document['n_bytes']:,} bytes",
+        "sha256": document["sha256"],
         "still reads": reads,
     }
-    show(document, rows, as_json=json, quiet=quiet, path=packed.path)
+    show(document, rows, as_json=json, quiet=quiet, path=output)

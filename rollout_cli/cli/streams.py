@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import os
 import select
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ class MessageStream(io.TextIOBase):
 
     A pipe that nobody reads is given two seconds once, and nothing from then on until it is read again.
     Pieces of at most PIPE_BUF bytes, written after poll(2) has reported room. The stream's own buffer is not
-    used.
+    used. (Where a worker fills the pipe at that moment, the piece waits for the reader, as the worker does.)
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -54,14 +54,14 @@ class MessageStream(io.TextIOBase):
     def write(self, text: str) -> int:
         # Its reader has gone, the disk is full, the terminal closed.
         with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
+            with contextlib.suppress(RuntimeError):  # A signal has come while it is being flushed.
+                self._stream.flush()
             try:
                 descriptor = self._stream.fileno()
             except (OSError, ValueError):  # It is in memory.
                 self._stream.write(text)
             else:
-                with _not_blocking(descriptor) as unblocked:
-                    self._write_pieces(text.encode(self.encoding, "backslashreplace"), unblocked)
+                self._write_pieces(text.encode(self.encoding, "backslashreplace"), descriptor)
         return len(text)
 
     def _write_pieces(self, data: bytes, descriptor: int) -> None:
@@ -73,24 +73,6 @@ class MessageStream(io.TextIOBase):
             if not is_ready:
                 return
             data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
-
-
-@contextlib.contextmanager
-def _not_blocking(descriptor: int) -> Iterator[int]:
-    """Give a descriptor of the same pipe to which a write never blocks; of anything else the same descriptor.
-
-    A worker may fill the pipe between poll(2) and our write. The flag must not be set on the descriptor
-    itself: workers have it, too.
-    """
-    unblocked = None
-    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        with contextlib.suppress(OSError):  # Another user's pipe cannot be opened again.
-            unblocked = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
-    try:
-        yield descriptor if unblocked is None else unblocked
-    finally:
-        if unblocked is not None:
-            os.close(unblocked)
 
 
 @contextlib.contextmanager
@@ -137,5 +119,10 @@ def user_output_on_stderr() -> Iterator[None]:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
+        # What is still buffered would be written to the results.
+        with contextlib.suppress(OSError, ValueError):
+            if sys.__stdout__ is not None:
+                sys.__stdout__.flush()
+        ctypes.CDLL(None).fflush(None)
         os.dup2(saved, STDOUT)
         os.close(saved)

@@ -205,10 +205,12 @@ def diff(
     first_place = compare(first, rollout_cli.load(other))
     paths = {"path": str(folder), "other": str(other), "identical": first_place is None}
     if first_place is not None:
-        ours, theirs = first_place.difference.values
+        episode, difference = first_place
+        place = difference.field if episode is None else f"{difference.place} of episode {episode}"
+        ours, theirs = difference.values
         raise VerificationError(
-            f"{folder} and {other} differ first in {first_place.place}: {ours} and {theirs}",
-            report={**paths, "episode": first_place.episode, "difference": asdict(first_place.difference)},
+            f"{folder} and {other} differ first in {place}: {ours} and {theirs}",
+            report={**paths, "episode": episode, "difference": asdict(difference)},
         )
     rows = {"dataset": folder, "other": other, "episodes": f"{len(first):,}", "compared": "identical"}
     show({**paths, "episodes": len(first)}, rows, as_json=json, quiet=quiet)

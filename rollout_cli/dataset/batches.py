@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.episode_table import DATA, EPISODES, field_columns, field_leaves, field_tree
 from rollout_cli.dataset.rows import Rows
-from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn
+from rollout_cli.dataset.schema import SpaceColumn
 from rollout_cli.episodes.batch import at_ends
 from rollout_cli.episodes.infos import concatenated
 from rollout_cli.episodes.spaces import Array, Tree, empty_column, map_tree, tree_leaves
@@ -32,7 +32,10 @@ COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminate
 Padding = Literal["after", "before"] | None
 
 BUFFER_BYTES = 64 << 20
-"""The nominal bytes of the steps that are in memory, and shuffled among one another, at one time."""
+"""Row groups are read together until their nominal bytes come to so many: these are in memory at one time,
+and shuffled among one another."""
+
+Item = TypeVar("Item")
 
 
 class FlatDataset(ABC):
@@ -68,6 +71,7 @@ class FlatDataset(ABC):
             places = places.astype(np.int64)  # numpy takes an empty list for floats.
         if places.dtype.kind not in "iu" or places.ndim > 1:
             raise TypeError(f"items are chosen by integers, a slice or a mask, not by {at!r}")
+        places = places.astype(np.int64, copy=False)  # Others overflow, or become floats.
         if places.ndim:
             return self._batch(places)
         return {name: map_tree(itemgetter(0), tree) for name, tree in self._batch(places[None]).items()}
@@ -136,7 +140,7 @@ def stream_batches(
         blocks = [blocks[at] for at in rng.permutation(len(blocks))]
     left: list[Batch] = []  # Fewer steps than a batch has.
     n_left = 0
-    for buffer in _buffers(rows, blocks):
+    for buffer in grouped(blocks, _nominal_bytes, BUFFER_BYTES):
         buffered = Rows(rows.table, np.concatenate([block.ids for block in buffer]))
         steps = Transitions(buffered, columns, infos)
         order = np.arange(len(steps)) if rng is None else rng.permutation(len(steps))
@@ -150,20 +154,22 @@ def stream_batches(
         yield _joined(left)
 
 
-def _buffers(rows: Rows, blocks: Sequence[Rows]) -> Iterator[list[Rows]]:
-    """Yield blocks together that have about as many bytes as a buffer; one that has more stays whole."""
-    step_bytes = DatasetSchema.from_info(rows.info).step_bytes
-    buffer: list[Rows] = []
-    n_bytes = 0
-    for block in blocks:
-        size = int(block.column("length").sum()) * step_bytes
-        if buffer and n_bytes + size > BUFFER_BYTES:
-            yield buffer
-            buffer, n_bytes = [], 0
-        buffer.append(block)
-        n_bytes += size
-    if buffer:
-        yield buffer
+def _nominal_bytes(rows: Rows) -> int:
+    return int(rows.column("length").sum()) * rows.table.schema.step_bytes
+
+
+def grouped(items: Iterable[Item], size: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
+    """Yield items in lists, each ended by the item with which their sizes come to `least`."""
+    group: list[Item] = []
+    total = 0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= least:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
 
 
 def _joined(parts: Sequence[Batch]) -> Batch:

@@ -10,8 +10,6 @@ from typing import Any
 PLOT = "returns.png"
 """The name, in `meta/`, of the picture that a card may show."""
 
-_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
-
 _CARD = """\
 ---
 {license}pretty_name: {pretty_name}
@@ -21,9 +19,7 @@ tags:
 - reinforcement-learning
 - offline-rl
 - gymnasium
-{env_tags}size_categories:
-- {size}
-configs:
+{env_tags}configs:
 - config_name: default
   default: true
   data_files:
@@ -89,7 +85,6 @@ def render_card(info: Mapping[str, Any]) -> str:
         license=f"license: {json.dumps(license_id)}\n" if license_id else "",
         pretty_name=json.dumps(f"Episodes of {name}"),
         env_tags="".join(f"- {json.dumps(env_name)}\n" for env_name in _env_names(info)),
-        size=_size_category(info["steps"]),
         name=name,
         episodes=info["episodes"],
         steps=info["steps"],
@@ -97,14 +92,6 @@ def render_card(info: Mapping[str, Any]) -> str:
         plot=f"\n![Returns of the episodes](meta/{PLOT})\n" if options.get("plot") else "",
         facts="\n".join(["| | |", "| --- | --- |", *facts]),
     )
-
-
-def _size_category(steps: int) -> str:
-    """Return the category of a number of rows, as the hub names it."""
-    place = max(0, len(str(steps)) - 3)
-    if not place:
-        return f"n<{_SIZES[0]}"
-    return f"{_SIZES[place - 1]}<n<{_SIZES[place]}" if place < len(_SIZES) else f"n>{_SIZES[-1]}"
 
 
 def _facts(source: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

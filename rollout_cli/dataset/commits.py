@@ -88,7 +88,6 @@ class Written(NamedTuple):
     segment: SegmentId
     record: SegmentRecord
     bytes: int  # Of both files.
-    tables: tuple[pa.Table, pa.Table] | None = None  # The rows of both, if more episodes may be added.
 
 
 def totals_of(segments: Sequence[Written], *names: str) -> dict[str, Any]:
@@ -110,7 +109,7 @@ class Committed:
 
     info: Mapping[str, Any]
     partitions: tuple[CommittedPartition, ...]
-    segments: tuple[Written, ...]  # In order; the last one of each partition with its tables.
+    segments: tuple[Written, ...]  # In order.
     # Files behind these, below the root, which the writer moves aside when it resumes.
     damaged: tuple[Path, ...]
     notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
@@ -130,13 +129,7 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
 
     `DatasetFormatError` says that a file before the last one is missing or damaged.
     """
-    schema = DatasetSchema.from_info(info)
-    try:
-        n_partitions = int(info["partitions"])
-        firsts = list(zip(range(n_partitions), info["first_numbers"] or [None] * n_partitions, strict=True))
-        run = fingerprint_of(info)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
+    schema, run, n_partitions = DatasetSchema.from_info(info), fingerprint_of(info), info["partitions"]
     present = set(segment_files(root / "meta" / "episodes", n_partitions))
     if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
         present |= set(segment_files(root / "data", n_partitions))
@@ -144,7 +137,7 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     partitions: list[CommittedPartition] = []
     damaged: list[Path] = []
     notices: list[str] = []
-    for partition, first in firsts:
+    for partition, first in enumerate(info["first_numbers"]):
         count = max((segment.number + 1 for segment in present if segment.partition == partition), default=0)
         segments = [SegmentId(n_partitions, partition, number) for number in range(count)]
         added, damage = _read_segments(root, schema, run, segments, first)
@@ -171,44 +164,36 @@ def _read_segments(
 ) -> tuple[list[Written], DatasetFormatError | None]:
     """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
     written: list[Written] = []
-    damage = None
     for segment in segments:
         try:
             record = read_record(root, run, segment, start)
             size = sum(path.stat().st_size for path in segment.paths(root))
-            tables = read_tables(root, schema, segment, record) if segment == segments[-1] else None
+            if segment == segments[-1] and not record.is_long:
+                read_tables(root, schema, segment, record)  # Its damaged pages are found now.
         except DatasetFormatError as error:
-            if segment != segments[-1]:
-                raise DatasetFormatError(
-                    f"{error.message}, and later segments follow it",
-                    hint="restore that file, or keep the segments before it: "
-                    f"rollout repair {shlex.quote(str(root))}",
-                ) from error
-            damage = error
-            if written:  # The one before is the last one now.
-                last = written.pop()
-                written.append(last._replace(tables=read_tables(root, schema, last.segment, last.record)))
-        else:
-            written.append(Written(segment, record, size, tables))
-            start = record.stop
-    return written, damage
+            if segment == segments[-1]:
+                return written, error
+            raise DatasetFormatError(
+                f"{error.message}, and later segments follow it",
+                hint="restore that file, or keep the segments before it: "
+                f"rollout repair {shlex.quote(str(root))}",
+            ) from error
+        written.append(Written(segment, record, size))
+        start = record.stop
+    return written, None
 
 
 def read_tables(
     root: Path, schema: DatasetSchema, segment: SegmentId, record: SegmentRecord
-) -> tuple[pa.Table, pa.Table] | None:
-    """Return both tables of a segment, each column contiguous: a Parquet page would end with a piece."""
-    if record.is_long:
-        return None
+) -> tuple[pa.Table, pa.Table]:
+    """Return both tables of a segment, without rows that belong to no committed episode."""
     tables = []
     for path, kind in zip(segment.paths(root), (schema.data, schema.episodes), strict=True):
         with reading(path), open_parquet(path) as file:
             if not file.schema_arrow.equals(kind):
                 raise DatasetFormatError(f"{path} has other columns than the dataset")
-            columns = [column.combine_chunks() for column in file.read().columns]
-            tables.append(pa.Table.from_arrays(columns, schema=kind))
-    # Rows behind those that the record states belong to no committed episode.
-    return tables[0].slice(0, record.steps).combine_chunks(), tables[1]
+            tables.append(file.read())
+    return tables[0].slice(0, record.steps), tables[1]
 
 
 def read_record(root: Path, run: str | None, segment: SegmentId, start: int | None = None) -> SegmentRecord:

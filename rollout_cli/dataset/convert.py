@@ -8,9 +8,9 @@ a run's start.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import compress, count
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from rollout_cli.episodes.infos import (
     InfoPath,
     InfoTable,
     concatenate_tables,
+    free_name,
     kind_type,
 )
 from rollout_cli.episodes.plain import plain_value
@@ -39,12 +40,6 @@ MOST_OFFSET = (1 << 31) - 1
 def joined(parts: Sequence[Array]) -> Array:
     """Return arrays (n, *shape) after one another; a single one as it is, without a copy."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def free_name(name: str, taken: Container[str]) -> str:
-    """Return `name`, or else the first of `name#2`, `name#3` and so on that is not taken."""
-    names = (f"{name}#{number}" if number > 1 else name for number in count(1))
-    return next(name for name in names if name not in taken)
 
 
 def object_array(values: Sequence[Any]) -> Array:
@@ -115,8 +110,9 @@ def _nested_types(dtype: np.dtype[Any], shape: tuple[int, ...], *, fixed: bool) 
 def encode_tensor(values: Array) -> pa.Array:
     """Return a column of scalars or nested fixed-size lists from values of shape (T, *shape)."""
     out = number_array(np.ascontiguousarray(values).reshape(-1))
-    for kind in _nested_types(values.dtype, values.shape[1:], fixed=True)[1:]:
-        out = pa.Array.from_buffers(kind, len(out) // kind.list_size, [None], children=[out])
+    kinds = _nested_types(values.dtype, values.shape[1:], fixed=True)[1:]
+    for kind, length in zip(kinds, np.cumprod(values.shape)[-2::-1].tolist(), strict=True):
+        out = pa.Array.from_buffers(kind, length, [None], children=[out])
     return out
 
 
@@ -227,15 +223,22 @@ def encode_infos(
     fitting: dict[InfoPath, list[tuple[Array, Array]]] = {path: [] for path in kinds}
     remainder: dict[int, dict[str, Any]] = {}
     # Tables list columns in the order in which they were first met, which depends on where chunks were cut.
-    for source in sorted(table.columns, key=lambda source: (source.path, source.kind)):
-        key, fit = ".".join(source.path), _fit(source, kinds.get(source.path))
+    sources = sorted(table.columns, key=lambda source: (source.path, source.kind))
+    fitted = [_fit(source, kinds.get(source.path)) for source in sources]
+    for source, fit in zip(sources, fitted, strict=True):
         if fit.any():
             fitting[source.path].append((source.row_numbers()[fit], source.values[fit]))
+    for source, fit in zip(sources, fitted, strict=True):
         if fit.all():
             continue
+        key = ".".join(source.path)
+        # Where the row has a value in a column of this name, of another path, this one gets a number.
+        rival, _ = infos.get(f"{prefix}.{key}", (source.path, ""))
+        pairs = () if rival == source.path else fitting[rival]
+        rivals = {row for rows, _ in pairs for row in rows.tolist()}
         for row, value in compress(source.items(), ~fit):
             values = remainder.setdefault(row, {})
-            values[free_name(key, values)] = plain_value(value)
+            values[free_name(key, {*values, key} if row in rivals else values)] = plain_value(value)
     arrays = [_info_array(kinds[path], pairs, table.n_rows) for path, pairs in fitting.items()]
     texts = {row: json.dumps(values, sort_keys=True, allow_nan=False) for row, values in remainder.items()}
     extra = text_array([texts.get(row) for row in range(table.n_rows)]) if texts else None
@@ -260,10 +263,8 @@ def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.
         return text_array([texts.get(row) for row in range(n_rows)])
     dtype, shape = kind_type(kind)
     pairs = pairs or [(np.zeros(0, np.int64), np.zeros((0, *shape), dtype))]
-    rows, values = (
-        joined([rows for rows, _ in pairs]),
-        joined([values.astype(dtype, copy=False) for _, values in pairs]),
-    )
+    rows = joined([rows for rows, _ in pairs])
+    values = joined([values.astype(dtype, copy=False) for _, values in pairs])
     order = np.argsort(rows, kind="stable") if len(pairs) > 1 else slice(None)
     return encode_sparse_tensor(values[order], rows[order], n_rows)
 
@@ -299,7 +300,7 @@ def decode_info_table(prefix: str, table: pa.Table, infos: Mapping[str, tuple[In
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name.startswith(f"{prefix}.") and column.null_count < len(column):
             rows = np.flatnonzero(column.is_valid()) if column.null_count else None
-            values = decode(column)
+            values = np.array(decode(column))  # A reader keeps the table.
             path, kind = infos.get(name, ((name.removeprefix(f"{prefix}."),), values.dtype.name))
             columns.append(InfoColumn(path, kind, rows, values))
     extra: dict[str, dict[int, str]] = {}

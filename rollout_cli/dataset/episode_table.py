@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from gymnasium.spaces import Box
 
+from rollout_cli.dataset.convert import decode
 from rollout_cli.dataset.layout import (
     FileId,
     Origin,
@@ -23,7 +24,7 @@ from rollout_cli.dataset.layout import (
     order_column,
 )
 from rollout_cli.dataset.parquet import RowReader, open_parquet, reading
-from rollout_cli.dataset.schema import EPISODE_FIELDS, SpaceColumn, SpaceSchema, space_columns, spec_from_info
+from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumn, SpaceSchema, space_columns
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
 from rollout_cli.errors import DatasetFormatError
 
@@ -47,27 +48,13 @@ class _FieldGroup:
         self.nbytes = 0
 
 
-class _Beginnings:
-    """Where each episode begins in a table: the number of the row group, and the row in it.
-
-    They are found for a file at a time. What a view of memory gives are Python's own numbers.
-    """
-
-    __slots__ = ("folder", "groups", "starts")
-
-    def __init__(self, folder: str, n_episodes: int) -> None:
-        self.folder = folder
-        self.groups = np.full(n_episodes, _UNKNOWN, np.int32).data
-        self.starts = np.zeros(n_episodes, np.int64).data
-
-
 class EpisodeTable:
     """All episodes of a dataset, which all selections of it share. It can be pickled.
 
     Attributes:
         root: The folder.
         info: Its info.json.
-        spaces: The columns of the spaces.
+        schema: Its columns.
         table: The columns `EPISODE_FIELDS`, one row an episode.
         columns: Each of these as an array (N,), by name, which cannot be written to.
         facts: The same as sequences, which give Python's own numbers.
@@ -84,16 +71,21 @@ class EpisodeTable:
         reader: RowReader,
     ) -> None:
         self.root, self.info, self.table, self.reader = root, info, table, reader
-        self.spaces = SpaceSchema.of(spec_from_info(info))
+        self.schema = DatasetSchema.from_info(info)
         self._files = files  # How many episodes each has.
         self._firsts = np.cumsum([0, *files.values()])
-        self.columns = {field.name: np.asarray(table[field.name].to_numpy()) for field in EPISODE_FIELDS}
+        # `to_numpy` of pyarrow would import pandas, which takes longer than the rest.
+        self.columns = {field.name: decode(table[field.name]) for field in EPISODE_FIELDS}
         # What a view of memory gives are Python's own numbers, as fast as numpy gives its own.
         self.facts: dict[str, Any] = {name: column.data for name, column in self.columns.items()}
         self.lengths: Sequence[int] = self.facts["length"]
         self.terminated: Sequence[bool] = self.facts["terminated"]
         self.truncated: Sequence[bool] = self.facts["truncated"]
-        self._steps, self._ends = (_Beginnings(folder, table.num_rows) for folder in (DATA, EPISODES))
+        # Where each episode begins in a table, which is found for a file at a time: the number of the row
+        # group, and the row in it.
+        n_episodes = table.num_rows
+        self._groups = {at: np.full(n_episodes, _UNKNOWN, np.int32).data for at in (DATA, EPISODES)}
+        self._starts = {at: np.zeros(n_episodes, np.int64).data for at in (DATA, EPISODES)}
         self._field_groups: list[tuple[Path, int, int]] = []
         self._finding = threading.Lock()
 
@@ -128,18 +120,15 @@ class EpisodeTable:
         Raises:
             DatasetFormatError: If the files are damaged, or contradict each other.
         """
-        if name == "last_observation":
-            begins, length = self._ends, 1
-        else:
-            begins, length = self._steps, self.lengths[episode]
-        number = begins.groups[episode]
+        folder, length = (EPISODES, 1) if name == "last_observation" else (DATA, self.lengths[episode])
+        number = self._groups[folder][episode]
         if number == _UNKNOWN:
-            number = self._find_groups(begins, episode)
+            number = self._find_groups(folder, episode)
         group = self.reader.find(number) or self.reader.kept(number, self._new_group)
         tree = group.fields.get(name)
         if tree is None:
             tree = self._read_field(group, name)
-        start = begins.starts[episode]
+        start = self._starts[folder][episode]
         stop = start + length
         if stop <= group.rows and isinstance(tree, np.ndarray):
             return tree[start:stop].copy()
@@ -157,27 +146,27 @@ class EpisodeTable:
         return _FieldGroup(*self._field_groups[number])
 
     def _read_field(self, group: _FieldGroup, name: str) -> Tree:
-        table = self.reader.decoded(group.path, group.at, field_columns(self.spaces, name))
-        group.fields[name] = tree = decode_field(self.spaces, name, table)
+        table = self.reader.decoded(group.path, group.at, field_columns(self.schema.spaces, name))
+        group.fields[name] = tree = decode_field(self.schema.spaces, name, table)
         group.nbytes += table.nbytes
         self.reader.trim()
         return tree
 
-    def _find_groups(self, begins: _Beginnings, episode: int) -> int:
+    def _find_groups(self, folder: str, episode: int) -> int:
         """Find where all episodes of a file begin; return the row group of one."""
         file = int(np.searchsorted(self._firsts, episode, side="right")) - 1
         start, stop = self._firsts[file : file + 2].tolist()
-        places = self.places(begins.folder, np.arange(start, stop))
-        path = self.root / begins.folder / file_name((int(places[0, 0]), int(places[0, 1])))
+        places = self.places(folder, np.arange(start, stop))
+        path = self.root / folder / file_name((int(places[0, 0]), int(places[0, 1])))
         groups = self.reader.groups(path, int(places[:, 2].min()), int(places[:, 3].max()))
         firsts = np.array([first for _, first, _ in groups])
         at = np.searchsorted(firsts, places[:, 2], side="right") - 1
-        np.asarray(begins.starts)[start:stop] = places[:, 2] - firsts[at]
+        np.asarray(self._starts[folder])[start:stop] = places[:, 2] - firsts[at]
         with self._finding:
             numbers = len(self._field_groups) + at
             self._field_groups += [(path, at, last - first) for at, first, last in groups]
             # Last: another thread looks at it first.
-            np.asarray(begins.groups)[start:stop] = numbers
+            np.asarray(self._groups[folder])[start:stop] = numbers
         return int(numbers[episode - start])
 
 
@@ -218,7 +207,7 @@ def read_episode_table(root: Path, info: Mapping[str, Any], files: Mapping[FileI
         StorageError: If it cannot be read.
     """
     schema = pa.schema(EPISODE_FIELDS)
-    tables, counts = [schema.empty_table()], {}
+    tables, counts = [pa.Table.from_batches([], schema)], {}
     origins: dict[Path, Origin] = {}
     for (chunk, file), path in files.items():
         with reading(path), open_parquet(path) as opened:
@@ -229,7 +218,7 @@ def read_episode_table(root: Path, info: Mapping[str, Any], files: Mapping[FileI
                 raise DatasetFormatError(
                     f"{path} lacks values of type {field.type} in the column {field.name}"
                 )
-        named = (table["data_chunk_index"].to_numpy(), chunk), (table["data_file_index"].to_numpy(), file)
+        named = (decode(table["data_chunk_index"]), chunk), (decode(table["data_file_index"]), file)
         if any((indices != index).any() for indices, index in named):
             raise DatasetFormatError(
                 f"{path} names another data file than its own: it is in another file's place"
@@ -239,5 +228,5 @@ def read_episode_table(root: Path, info: Mapping[str, Any], files: Mapping[FileI
         check_origin(path, footer, origin)
         origins |= dict.fromkeys((path, root / DATA / file_name((chunk, file))), origin)
         counts[chunk, file] = table.num_rows
-        tables.append(table.select(schema.names).cast(schema))
+        tables.append(pa.Table.from_arrays(table.select(schema.names).columns, schema=schema))
     return EpisodeTable(root, info, pa.concat_tables(tables).combine_chunks(), counts, RowReader(origins))

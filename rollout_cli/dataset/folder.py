@@ -1,4 +1,7 @@
-"""The folder that a dataset is written to: its lock, what may be replaced, and how it is replaced."""
+"""The folder that a dataset is written to: its lock, what may be replaced, and how it is replaced.
+
+An output that is no dataset is `staged`: it is whole or absent.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import re
 import shutil
 import threading
 import warnings
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from rollout_cli.dataset.layout import (
@@ -24,7 +27,13 @@ from rollout_cli.dataset.layout import (
     stats_path,
 )
 from rollout_cli.dataset.store import FileStore, accessing, file_store, has_rename
-from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
+from rollout_cli.errors import (
+    DatasetExistsError,
+    DatasetFormatError,
+    DatasetLockedError,
+    StorageError,
+    UsageError,
+)
 from rollout_cli.remote import RemotePath, folder_of
 
 FEW_BYTES = 256 << 20  # Free space below which a run warns.
@@ -306,3 +315,34 @@ def check_free_space(root: Path) -> str | None:
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise StorageError(f"{place} is not a folder that can be written to", hint="choose another {output}")
     return f"only {free >> 20} MB are free at {place}" if free < FEW_BYTES else None
+
+
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Give a path to write to, a file or a folder; at the end it is synced and becomes `path`.
+
+    What a killed process left of its own attempt is removed by the next one.
+
+    Raises:
+        DatasetExistsError: If `path` exists.
+        DatasetLockedError: If another process writes it.
+        StorageError: If a disk fails.
+        UsageError: If `path` is a URI.
+    """
+    if isinstance(path, RemotePath):
+        raise UsageError(f"{path} is no local path", hint="write to a local folder, and copy that")
+    files = FileStore()
+    with files.operation("write", path):
+        if path.exists() or path.is_symlink():
+            raise DatasetExistsError(f"{path} exists", hint="remove it, or choose another path")
+        folder = path.with_name(f".{path.name}.part")
+        folder.mkdir(parents=True, exist_ok=True)
+        with FolderLock(files, folder):
+            try:
+                files.remove(folder / path.name)
+                yield folder / path.name
+                for written in (folder / path.name, *(folder / path.name).rglob("*")):
+                    files.sync(written)
+                files.move(folder / path.name, path)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -33,24 +33,13 @@ class FirstEpisode:
     """Hashes observations, actions and rewards of the first episode it sees, up to `FINGERPRINT_STEPS`."""
 
     def __init__(self) -> None:
-        self._steps = 0
-        # One a column, so that it does not matter where the parts of a long episode end.
         self._hashes: list[hashlib.blake2b] = []
 
     def observe(self, chunk: Chunk) -> None:
-        """Take the next episodes of a run, or the next part of one; ignore those after the first episode."""
+        """Take the next episodes of a run; ignore those after the first episode."""
         columns = (*chunk.observations, *chunk.actions, chunk.rewards)
-        self._hashes = self._hashes or [hashlib.blake2b() for _ in columns]
-        rows = min(int(chunk.lengths[0]), max(0, FINGERPRINT_STEPS - self._steps))
-        for digest, values in zip(self._hashes, columns, strict=True):
-            digest.update(_bytes(values[:rows]))
-        self._steps += FINGERPRINT_STEPS if chunk.completes else rows
-
-    def copy(self) -> FirstEpisode:
-        """Return another one, which has seen the same."""
-        other = FirstEpisode()
-        other._steps, other._hashes = self._steps, [digest.copy() for digest in self._hashes]
-        return other
+        rows = min(int(chunk.lengths[0]), FINGERPRINT_STEPS)
+        self._hashes = self._hashes or [hashlib.blake2b(_bytes(values[:rows])) for values in columns]
 
     def fingerprint(self, source: Mapping[str, Any]) -> str:
         """Return the fingerprint of the run that `source` (of info.json) describes, 32 hexadecimal digits.
@@ -122,9 +111,8 @@ class SchemaInference:
                 )
                 kinds[column.kind] = kinds.get(column.kind, True) and is_exact
         self._steps = int(ends[inside - 1])
-        if chunk.completes:
-            self.decided = self._steps >= self._min_steps
-            self._next_number = int(chunk.numbers[-1]) + 1
+        self.decided = self._steps >= self._min_steps
+        self._next_number = int(chunk.numbers[-1]) + 1
 
     def result(self, source: Mapping[str, Any]) -> tuple[InfoColumns, str]:
         """Return the columns, and the fingerprint of the run that `source` (of info.json) describes.
@@ -133,7 +121,7 @@ class SchemaInference:
         """
         # What is looked at early must not decide later.
         now = copy(self)
-        now._met, now.first_episode = deepcopy(self._met), self.first_episode.copy()  # noqa: SLF001
+        now._met, now.first_episode = deepcopy(self._met), copy(self.first_episode)  # noqa: SLF001
         now.finish()
         groups = zip(INFO_GROUPS, map(_info_columns, now._met), strict=True)  # noqa: SLF001
         columns = {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}

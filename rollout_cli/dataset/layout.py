@@ -32,6 +32,9 @@ ASIDE = ".repair-"
 DATASET_ENTRIES = ("meta", "data", "README.md")
 """The top of a dataset's folder, in order of the move to `REPLACED`: without `meta` nothing is committed."""
 
+TOTALS = ("episodes", "steps", "bytes", "segments")
+"""The keys of info.json that count what the files hold; 0 until the end of the run."""
+
 FILES_PER_CHUNK = 1_000
 """Files in one chunk folder of a dataset with one partition."""
 
@@ -165,13 +168,28 @@ def read_info(root: Path) -> dict[str, Any]:
             f"{path} has format version {version}, and this program has version {FORMAT_VERSION} alone",
             hint="a dataset needs the version of rollout-collect that made it",
         )
-    sources = document.get("sources")
-    has_sources = (
-        isinstance(sources, list) and sources and all(isinstance(source, dict) for source in sources)
-    )
-    if not has_sources or not isinstance(document.get("derived"), list):
-        raise DatasetFormatError(f"{path} does not say which runs its episodes came from", hint=LOST_INFO)
+    if wrong := _unusable_keys(document):
+        raise DatasetFormatError(
+            f"{path} is damaged: its {wrong[0]} is {document.get(wrong[0])!r:.300}", hint=LOST_INFO
+        )
     return document
+
+
+def _unusable_keys(info: Mapping[str, Any]) -> list[str]:
+    """Return the keys of an info.json whose values cannot be used, of those that every reader relies on."""
+    sources, firsts = info.get("sources"), info.get("first_numbers")
+    is_usable = {
+        **{name: type(info.get(name)) is int for name in (*TOTALS, "partitions")},
+        "status": info.get("status") in ("collecting", "complete", "interrupted"),
+        "derived": isinstance(info.get("derived"), list),
+        "sources": isinstance(sources, list) and bool(sources) and all(map(_has_root_seed, sources)),
+        "first_numbers": isinstance(firsts, list) and bool(firsts) and len(firsts) == info.get("partitions"),
+    }
+    return [name for name, usable in is_usable.items() if not usable]
+
+
+def _has_root_seed(source: Any) -> bool:
+    return isinstance(source, dict) and type(source.get("root_seed")) is int
 
 
 def order_column(info: Mapping[str, Any]) -> str:

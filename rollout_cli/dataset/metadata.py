@@ -15,7 +15,15 @@ import numpy as np
 from rollout_cli.dataset.card import render_card
 from rollout_cli.dataset.commits import Written, totals_of
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.layout import FORMAT, FORMAT_VERSION, SegmentId, info_path, segment_files, stats_path
+from rollout_cli.dataset.layout import (
+    FORMAT,
+    FORMAT_VERSION,
+    TOTALS,
+    SegmentId,
+    info_path,
+    segment_files,
+    stats_path,
+)
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema
 from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, SizeLimits, WriteQueue
 from rollout_cli.dataset.stats import Anomaly, Place, anomalies, merge_stats, stats_document
@@ -55,6 +63,8 @@ class DatasetSettings:
             its `env` goes into every file's footer too.
         columns: The info columns, where they are known beforehand; then each source has the fingerprint of
             its `run`.
+        info_columns: `partial` where those columns may not be all that a longer run would have, and so its
+            resume begins anew; else `decided`.
         derived: How the dataset is made of others, an operation each; empty for one that is collected. The
             numbers of its episodes may have any order then, and its segments are counted by their ids.
     """
@@ -65,6 +75,7 @@ class DatasetSettings:
     next_observation: bool = False
     limits: SizeLimits = field(default_factory=SizeLimits)
     columns: InfoColumns | None = None
+    info_columns: str = "decided"
     derived: Sequence[Mapping[str, Any]] = ()
 
 
@@ -77,7 +88,7 @@ def new_info(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "status": "collecting",
-        **dict.fromkeys(("episodes", "steps", "bytes", "segments"), 0),
+        **dict.fromkeys(TOTALS, 0),
         "partitions": len(settings.first_numbers),
         "first_numbers": list(settings.first_numbers),
         "next_observation": settings.next_observation,
@@ -173,7 +184,7 @@ class DatasetBuild:
         committed: Sequence[Written] = (),
     ) -> None:
         self.settings, self.info = settings, info
-        self.segments = {written.segment: written._replace(tables=None) for written in committed}
+        self.segments = {written.segment: written for written in committed}
         self.queue = WriteQueue(self._commit)
         self._write_segment, self._committing = write_segment, committing
         self._next_id = sum(written.record.episodes for written in committed)
@@ -195,7 +206,7 @@ class DatasetBuild:
         ids = chunk.numbers
         if len(self._partitions) == 1:
             ids = self._next_id + np.arange(chunk.n_episodes)
-            self._next_id += chunk.n_episodes if chunk.completes else 0
+            self._next_id += chunk.n_episodes
         labels = np.column_stack([ids, np.zeros_like(ids) if sources is None else sources])
         self._partitions[partition].write(chunk, labels)
 
@@ -220,7 +231,7 @@ class DatasetBuild:
             for source, target in zip(job.segment.temporary(root), job.segment.paths(root), strict=True):
                 if source != target:
                     files.move(source, target)
-            self.segments[job.segment] = written._replace(tables=None)
+            self.segments[job.segment] = written
         return written
 
     def next_numbers(self) -> list[int]:

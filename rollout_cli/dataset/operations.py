@@ -20,7 +20,6 @@ from rollout_cli.dataset.folder import OutputFolder, check_folder
 from rollout_cli.dataset.reader import Dataset, Episode
 from rollout_cli.dataset.rewrite import Derivation, Edited, derivation, rewrite
 from rollout_cli.dataset.rows import Rows
-from rollout_cli.dataset.schema import info_columns_of
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns
 from rollout_cli.episodes.infos import INFO_GROUPS
@@ -59,7 +58,7 @@ def filter_dataset(dataset: Dataset, output: Path | str, keep: str, **writing: U
     if not len(chosen):
         raise UsageError(f"{keep!r} is true of no episode of {dataset.path}", hint="see: rollout info")
     made = derivation([chosen], output, operation="filter", options={"keep": keep})
-    return _write([made], writing)[0]
+    return write_derivations([made], writing)[0]
 
 
 def split_dataset(
@@ -114,7 +113,7 @@ def split_dataset(
         )
         for name, part in selections.items()
     ]
-    return dict(zip(parts, _write(made, writing), strict=True))
+    return dict(zip(parts, write_derivations(made, writing), strict=True))
 
 
 def join_datasets(datasets: Sequence[Dataset], output: Path | str, **writing: Unpack[Writing]) -> Edited:
@@ -127,7 +126,7 @@ def join_datasets(datasets: Sequence[Dataset], output: Path | str, **writing: Un
     """
     if len(datasets) < 2:  # noqa: PLR2004 - fewer are not joined
         raise UsageError("one dataset alone cannot be joined", hint="name two datasets, or more")
-    return _write([derivation(datasets, output, operation="merge", options={})], writing)[0]
+    return write_derivations([derivation(datasets, output, operation="merge", options={})], writing)[0]
 
 
 def convert_dataset(
@@ -165,7 +164,7 @@ def convert_dataset(
     }
     options: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     limits = SizeLimits(**{name: options.get(name, size) for name, size in dataset.info["limits"].items()})
-    for pattern in unmatched_patterns(drop_info, [*info_columns_of(dataset.info["features"])]):
+    for pattern in unmatched_patterns(drop_info, [*dataset.rows.table.schema.infos]):
         if unmatched_patterns([pattern], _infos_without_column(dataset.rows)):
             raise UsageError(f"there is no info {pattern!r}", hint="see: rollout info")
     if not options:
@@ -182,7 +181,7 @@ def convert_dataset(
         limits=limits,
         drop_info=drop_info,
     )
-    return _write([made], writing)[0]
+    return write_derivations([made], writing)[0]
 
 
 def _infos_without_column(rows: Rows) -> set[str]:
@@ -238,7 +237,7 @@ def relabel_dataset(
         options={"reward": name, "sha256": sha256},
         change=relabel,
     )
-    return _write([made], writing)[0]
+    return write_derivations([made], writing)[0]
 
 
 def _rewards(name: str, function: Reward, episode: Episode) -> Array:
@@ -258,7 +257,7 @@ def _rewards(name: str, function: Reward, episode: Episode) -> Array:
     return rewards.astype(np.float64)
 
 
-def _write(derivations: Sequence[Derivation], writing: Writing) -> list[Edited]:
+def write_derivations(derivations: Sequence[Derivation], writing: Writing) -> list[Edited]:
     """Write one after the other, when all can be written."""
     overwrite, dry_run = writing.get("overwrite", False), writing.get("dry_run", False)
     for made in derivations:

@@ -199,7 +199,7 @@ class Dataset:
     ) -> Iterator[Batch]:
         """Read all steps once, in batches of `n` as `transitions` has them; the last one has the rest.
 
-        About 64 MiB of steps are in memory at one time, or a row group if that is larger.
+        About 64 MiB of steps are in memory at one time, and at most a row group more.
 
         Args:
             n: The steps of a batch.
@@ -357,10 +357,10 @@ class EpisodeInfos(Mapping[str, Array]):
         return values
 
     def __iter__(self) -> Iterator[str]:
-        return iter(getattr(self._episode.batch, f"{self._group}s"))
+        return iter(self._episode.rows.info_keys(self._group))
 
     def __len__(self) -> int:
-        return len(getattr(self._episode.batch, f"{self._group}s"))
+        return len(self._episode.rows.info_keys(self._group))
 
     def __repr__(self) -> str:
         return f"<EpisodeInfos {self._group}: {', '.join(self)}>"

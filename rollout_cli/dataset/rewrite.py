@@ -20,7 +20,7 @@ from rollout_cli.dataset.layout import fingerprint_of
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import Rows
-from rollout_cli.dataset.schema import InfoColumns, info_columns_of
+from rollout_cli.dataset.schema import InfoColumns
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns, without_infos
@@ -128,7 +128,9 @@ def derivation(
                 f"{dataset.path} and {inputs[0].path} do not fit together: {', '.join(differing)} differ",
                 hint="join datasets of one environment",
             )
-    sources = {source["run"]: source for dataset in inputs for source in dataset.info["sources"]}
+    sources: dict[str, Mapping[str, Any]] = {}
+    for source in (source for dataset in inputs for source in dataset.info["sources"]):
+        sources[source["run"]] = _one_record(sources.get(source["run"], source), source)
     places = _source_places(inputs, list(sources))
     fingerprints = [fingerprint_of(dataset.info) for dataset in inputs]
     made = {"operation": operation, "options": dict(options), "inputs": fingerprints}
@@ -156,6 +158,21 @@ def derivation(
     return Derivation(Edited(path, operation, sum(map(len, inputs)), steps, len(sources)), settings, chunks)
 
 
+def _one_record(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of a run of which two datasets have parts: the weaker verdict, what each lists."""
+    joined = dict(first)
+    if changes := [*first.get("changes", []), *other.get("changes", [])]:
+        joined["changes"] = [change for at, change in enumerate(changes) if change not in changes[:at]]
+    ranks = {"no": 0, "unknown": 1, "yes": 2}
+    verdicts = [source["reproducible"] for source in (first, other) if "reproducible" in source]
+    if verdicts:
+        joined["reproducible"] = min(verdicts, key=lambda verdict: ranks.get(verdict["status"], 1))
+    if skips := [source["skipped"] for source in (first, other) if "skipped" in source]:
+        by_number = {episode["episode_number"]: episode for skip in skips for episode in skip["episodes"]}
+        joined["skipped"] = {**skips[0], "count": len(by_number), "episodes": list(by_number.values())}
+    return joined
+
+
 def _source_places(inputs: Sequence[Dataset], runs: Sequence[str]) -> list[Array]:
     """Return the places among the `runs` of each input's sources; refuse an episode that is given twice."""
     places = [
@@ -178,7 +195,7 @@ def _joined_columns(inputs: Sequence[Dataset]) -> InfoColumns:
     """Return the info columns that hold the values of all; those without a common kind become JSON."""
     met: dict[str, tuple[tuple[str, ...], dict[str, bool]]] = {}
     for dataset in inputs:
-        for name, (path, kind) in info_columns_of(dataset.info["features"]).items():
+        for name, (path, kind) in dataset.rows.table.schema.infos.items():
             met.setdefault(name, (path, {}))[1][kind] = False
     chosen = ((name, path, choose_kind(kinds)) for name, (path, kinds) in sorted(met.items()))
     return {name: (path, kind) for name, path, kind in chosen if kind is not None}

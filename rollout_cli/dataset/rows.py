@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,7 @@ from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
 from rollout_cli.dataset.layout import FileId
 from rollout_cli.dataset.parquet import Columns
-from rollout_cli.dataset.schema import DatasetSchema, info_columns_of
-from rollout_cli.dataset.tables import decode_batch, decode_chunk
+from rollout_cli.dataset.tables import decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.expression import Expression, of_one_kind
@@ -36,7 +36,7 @@ class Rows:
     def __init__(self, table: EpisodeTable, ids: Array) -> None:
         self.table, self.ids = table, ids
         self.places: Sequence[int] = ids.data
-        self.root, self.info, self.spaces = table.root, table.info, table.spaces
+        self.root, self.info, self.spaces = table.root, table.info, table.schema.spaces
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Rows, (self.table, self.ids)
@@ -59,29 +59,31 @@ class Rows:
 
     def batch(self) -> EpisodeBatch:
         """Return all episodes; the errors are those of `Dataset.to_episode_batch`."""
+        with self._decoding():
+            return EpisodeBatch.from_chunks(self.spaces.env_spec, [self.chunk()])
+
+    def chunk(self, most_steps: int | None = None) -> Chunk:
+        """Return the episodes as a chunk that a writer writes unchanged; of one, perhaps its first steps.
+
+        The errors are those of `Dataset.to_episode_batch`.
+        """
+        places = self._step_places()
+        if most_steps is not None:
+            places[:, 3] = np.minimum(places[:, 3], places[:, 2] + most_steps)
+        with self._decoding():
+            chunk = decode_chunk(self.table.schema, self._read(DATA, places), self.ends())
+            return replace(chunk, lengths=places[:, 3] - places[:, 2])
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
         try:
-            return decode_batch(self.spaces, self.steps(), self.ends())
+            yield
         except MemoryError as error:
             raise StorageError(
                 f"{len(self):,} episodes do not fit into memory: {error}",
                 hint="read some episodes at a time: dataset[a:b].to_episode_batch()",
             ) from error
         except (ValueError, KeyError, RecursionError) as error:
-            raise DatasetFormatError(f"{self.root} contradicts itself: {error}") from error
-
-    def chunk(self, most_steps: int | None = None) -> Chunk:
-        """Return the episodes as a chunk that a writer writes unchanged; of one, perhaps its first steps.
-
-        Raises:
-            DatasetFormatError: If the files are damaged, or contradict each other.
-        """
-        schema, places = DatasetSchema.from_info(self.info), self._step_places()
-        if most_steps is not None:
-            places[:, 3] = np.minimum(places[:, 3], places[:, 2] + most_steps)
-        try:
-            chunk = decode_chunk(schema, self._read(DATA, places), self.ends())
-            return replace(chunk, lengths=places[:, 3] - places[:, 2])
-        except (ValueError, KeyError) as error:
             raise DatasetFormatError(f"{self.root} contradicts itself: {error}") from error
 
     def steps(self, columns: Columns = None) -> pa.Table:
@@ -91,19 +93,15 @@ class Rows:
     def some_steps(self, most: int, columns: Columns = None, *, n_runs: int = 16) -> pa.Table:
         """Return the rows of `data`; where there are more than `most`, `n_runs` runs that lie evenly."""
         places, stops = self._step_places(), np.cumsum(self.column("length"))
-        total = int(stops[-1]) if len(stops) else 0
+        total, n_runs = int(stops[-1]) if len(stops) else 0, min(n_runs, most)
         if total <= most:
-            return self._read("data", places, columns)
-        chosen, n_runs = [], min(n_runs, most)
+            return self._read(DATA, places, columns)
         size = most // n_runs
-        for start in np.linspace(0, total - size, n_runs, dtype=np.int64).tolist():
-            stop = start + size
-            first, last = np.searchsorted(stops, [start + 1, stop]).tolist()
-            run = places[first : last + 1].copy()
-            run[0, 2] = run[0, 3] - (stops[first] - start)
-            run[-1, 3] -= stops[last] - stop
-            chosen.append(run)
-        return self._read("data", np.concatenate(chosen), columns)
+        begins = np.linspace(0, total - size, n_runs, dtype=np.int64)
+        chosen = (begins[:, None] + np.arange(size)).reshape(-1)
+        episodes = np.searchsorted(stops, chosen, side="right")
+        rows = places[episodes, 3] - stops[episodes] + chosen
+        return self._read(DATA, np.column_stack([places[episodes, :2], rows, rows + 1]), columns)
 
     def ends(self, columns: Columns = None) -> pa.Table:
         """Return the rows of `meta/episodes`, with last observations and infos."""
@@ -118,7 +116,7 @@ class Rows:
             ValueError: If there is no such column.
         """
         group, _, key = name.partition(".")
-        typed = info_columns_of(self.info["features"])
+        typed = self.table.schema.infos
         names = [other for other in typed if not other.startswith("episode_info.")]
         if name not in names:
             raise ValueError(
@@ -141,6 +139,11 @@ class Rows:
             name for name in (f"{group}.{key}", f"{group}_extra") if name in self.info["features"]
         )
         return decode_infos(group, self.infos(group, columns)).get(key)
+
+    def info_keys(self, group: str) -> Collection[str]:
+        """Return the keys of the infos that some step, or some episode, of these has."""
+        typed = (name for name in self.table.schema.infos if name.startswith(f"{group}."))
+        return decode_infos(group, self.infos(group, (*typed, f"{group}_extra"))).keys()
 
     def infos(self, group: str, columns: tuple[str, ...]) -> pa.Table:
         """Return columns of one group of infos, a row a step, or an episode for those of `env.reset`."""
@@ -170,7 +173,7 @@ class Rows:
         columns = self._named_columns(parsed.names)
         for name in parsed.names:
             if name not in columns:
-                raise parsed.no_column(name, [*self.table.facts, *info_columns_of(self.info["features"])])
+                raise parsed.no_column(name, [*self.table.facts, *self.table.schema.infos])
         return parsed.evaluate(columns, len(self))
 
     def _named_columns(self, names: tuple[str, ...]) -> dict[str, Array]:
@@ -178,7 +181,7 @@ class Rows:
         columns: dict[str, Array] = {
             name: np.ma.asarray(self.column(name)) for name in names if name in self.table.facts
         }
-        typed = info_columns_of(self.info["features"])
+        typed = self.table.schema.infos
         for prefix in INFO_GROUPS:
             wanted = {name for name in names if name.startswith(f"{prefix}.")}
             stored = (*sorted(wanted & typed.keys()), f"{prefix}_extra")  # It has values of other types, too.
@@ -208,6 +211,9 @@ class Rows:
 
         They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists.
         """
+        if not len(places):
+            schema = self.table.schema.data if folder == DATA else self.table.schema.episodes
+            return schema.empty_table().select(columns or schema.names)
         tables = []
         for path, part in self.table.files(folder, places):
             starts, stops = places[part, 2], places[part, 3]

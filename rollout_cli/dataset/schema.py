@@ -11,10 +11,10 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, decode, encode_leaf, free_name, info_type, joined, leaf_type
+from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type
 from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.infos import InfoPath
+from rollout_cli.episodes.infos import InfoPath, free_name
 from rollout_cli.episodes.spaces import Leaf, empty_column, space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError
 
@@ -135,15 +135,6 @@ class SpaceSchema:
         }
 
 
-def spec_from_info(info: Mapping[str, Any]) -> EnvSpec:
-    """Return the environment's spaces and limit from info.json; raise `DatasetFormatError` without them."""
-    try:
-        spaces, limit = info["spaces"], info["max_episode_length"]
-        return EnvSpec(space_from_json(spaces["observation"]), space_from_json(spaces["action"]), limit)
-    except (KeyError, TypeError) as error:
-        raise DatasetFormatError(f"info.json does not describe spaces: {error!r}", hint=LOST_INFO) from error
-
-
 def info_columns_of(features: Mapping[str, Any]) -> InfoColumns:
     """Return the info columns that the `features` of an info.json describe."""
     infos = {name: feature for name, feature in features.items() if feature["kind"] == "info"}
@@ -223,7 +214,11 @@ class DatasetSchema:
     def from_info(cls, info: Mapping[str, Any]) -> DatasetSchema:
         """Return the schema that an info.json describes; `DatasetFormatError` where it describes none."""
         try:
-            spaces = SpaceSchema.of(spec_from_info(info), next_observation=info["next_observation"])
+            observation, action = (
+                space_from_json(info["spaces"][name]) for name in ("observation", "action")
+            )
+            spec = EnvSpec(observation, action, info["max_episode_length"])
+            spaces = SpaceSchema.of(spec, next_observation=info["next_observation"])
             return cls.of(spaces, info_columns_of(info["features"]), env_record(info))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetFormatError(

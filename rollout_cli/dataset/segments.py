@@ -1,8 +1,7 @@
 """Segments: a dataset's unit of memory, flush and commit, and how a partition's episodes are cut into them.
 
 A segment is one data file and the episodes file that commits it. A flush writes the open one as a full one is
-written, and a later write replaces it, from the tables that the flush wrote, exactly as a resumed process
-does from its files.
+written, and a later write replaces it: it reads back what the flush wrote, exactly as a resumed process does.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class SegmentJob:
     """Everything that decides the files of one segment."""
 
     segment: SegmentId
-    before: Written | None  # Its last write, whose rows come first.
+    before: SegmentRecord | None  # That of its last write, whose rows come first.
     episodes: Sequence[tuple[AnyChunk, Array]]  # The episodes after those, with their labels.
     start: int  # The first episode number (or id) that it covers.
     nominal: int  # Its nominal bytes.
@@ -111,21 +110,19 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     schema, limits, before = settings.schema, settings.limits, job.before
     chunks, first_row, dropped = [(chunk.load(), labels) for chunk, labels in job.episodes], 0, Counter[str]()
     if before is not None:
-        first_row, dropped = before.record.steps, Counter(before.record.dropped_infos)
+        first_row, dropped = before.steps, Counter(before.dropped_infos)
     seeds, file = settings.root_seeds, job.segment.file
     episodes, lost = episode_table(schema, chunks, root_seeds=seeds, file=file, first_row=first_row)
     dropped.update(lost)
     n_steps = first_row + sum(chunk.n_steps for chunk, _ in chunks)
-    tables: tuple[pa.Table, pa.Table] | None = None
     if is_long := limits.is_over(n_steps, job.nominal):
         pieces = _row_groups(schema, chunks, edges=limits.group_edges(n_steps, job.nominal))
     else:
         steps, lost = step_table(schema, chunks)
         if before is not None:
-            # Tables that another machine wrote are not here.
-            earlier = before.tables or read_tables(settings.root, schema, before.segment, before.record)
-            steps, episodes = map(_appended, earlier or (), (steps, episodes))
-        tables, pieces = (steps, episodes), iter([(steps, lost)])
+            earlier = read_tables(settings.root, schema, job.segment, before)
+            steps, episodes = map(_appended, earlier, (steps, episodes))
+        pieces = iter([(steps, lost)])
     origin = file_origin(settings.run, job.segment.partition, episodes[settings.order][0].as_py())
     data, meta = job.segment.temporary(settings.root)
     stats: list[TableStats] = []
@@ -153,7 +150,7 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
         out.add_key_value_metadata({**record.footer(), **origin})
     with settings.files.operation("stat", data):
         size = data.stat().st_size + meta.stat().st_size
-    return Written(job.segment, record, size, tables)
+    return Written(job.segment, record, size)
 
 
 def _row_groups(
@@ -187,10 +184,13 @@ def _record(job: SegmentJob, episodes: pa.Table, order: str, **facts: Any) -> Se
 
 
 def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
-    """Return rows behind others; only columns of big rows, whose pages end row by row, stay in pieces."""
+    """Return rows behind others, each column contiguous: a Parquet page would end where a piece does.
+
+    Columns of big rows, whose pages end row by row, stay in pieces.
+    """
     table = pa.concat_tables([before, rows])
     columns = [column if is_big(column.type) else column.combine_chunks() for column in table.columns]
-    return pa.Table.from_arrays(columns, schema=before.schema)
+    return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
 class WriteQueue:
@@ -262,28 +262,21 @@ class Partition:
         self._start = self._next = first_number
         # The open segment: the rows and bytes of all of it, its last write, and the episodes after that.
         self._rows = self._nominal = 0
-        self._before: Written | Future[Written] | None = None
+        self._before: SegmentRecord | Future[Written] | None = None
         self._episodes: list[tuple[AnyChunk, Array]] = []
-        # The parts of an episode that is not whole yet.
-        self._parts: list[tuple[AnyChunk, Array]] = []
         if committed:
             last = committed[-1]
             self._segment, self._start, self._next = last.segment, last.record.start, last.record.stop
-            self._rows, self._nominal, self._before = last.record.steps, last.record.nominal, last
+            self._rows, self._nominal, self._before = last.record.steps, last.record.nominal, last.record
             if last.record.is_long:
                 self._next_segment()
 
     def write(self, chunk: AnyChunk, labels: Array) -> None:
-        """Take the next episodes, whole or the next part of one, with their labels."""
-        self._parts.append((chunk, labels))
-        if not chunk.completes:
-            return
-        parts, self._parts = self._parts, []
-        lengths, schema, at = chunk.episode_lengths, self._schema, 0
+        """Take the next episodes, with their labels."""
+        lengths, schema, at = chunk.lengths, self._schema, 0
         numbers = labels[:, 0] if self._by_id else chunk.numbers
         # These depend on the episodes alone: not on how they were cut into chunks, or how well they compress.
-        variable = sum(part.variable_bytes for part, _ in parts)
-        sizes = lengths * schema.step_bytes + variable + schema.episode_bytes
+        sizes = lengths * schema.step_bytes + chunk.variable_bytes + schema.episode_bytes
         while at < len(lengths):
             fitting = self._limits.count_fitting(
                 lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal
@@ -295,7 +288,7 @@ class Partition:
             if self._start is None:
                 self._start = int(numbers[at])
             self._next = int(numbers[stop - 1]) + 1
-            self._episodes += parts if chunk.part else [(chunk.episodes(at, stop), labels[at:stop])]
+            self._episodes.append((chunk.episodes(at, stop), labels[at:stop]))
             self._rows += int(lengths[at:stop].sum())
             self._nominal += int(sizes[at:stop].sum())
             at = stop
@@ -307,7 +300,7 @@ class Partition:
         """Commit all whole episodes, unless they are committed."""
         if self._episodes:
             # The last write ended long ago, unless flushes follow one another closely.
-            before = self._before.result() if isinstance(self._before, Future) else self._before
+            before = self._before.result().record if isinstance(self._before, Future) else self._before
             job = SegmentJob(self._segment, before, self._episodes, self._start or 0, self._nominal)
             self._episodes = []
             self._before = self._queue.submit(job)

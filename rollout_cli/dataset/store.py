@@ -2,25 +2,22 @@
 
 All changes go through one `FileStore`, so that a test can make each of them fail. A published file survives a
 crash of the machine: its bytes are on disk before its name is, and its name before anything that refers to
-it. An output that is no dataset is `staged`: it is whole or absent.
+it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import glob
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rollout_cli.episodes.plain import plain_json
-from rollout_cli.errors import DatasetExistsError, StorageError, UsageError
+from rollout_cli.errors import StorageError
 from rollout_cli.remote import RemotePath
 
 
@@ -92,10 +89,12 @@ class FileStore:
     def remove(self, path: Path) -> None:
         """Remove a file, or a folder and everything in it."""
         with self.operation("remove", path):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
+            if path.is_symlink() or not path.is_dir():
                 path.unlink(missing_ok=True)
+            elif isinstance(path, RemotePath):
+                path.remove_tree()
+            else:
+                shutil.rmtree(path)
 
     def output(self, path: Path) -> Any:
         """Return what a Parquet file is written to; as a context manager it is closed at the end."""
@@ -110,14 +109,6 @@ class RemoteStore(FileStore):
 
     def sync(self, path: Path) -> None:
         """Do nothing: a file that was closed has reached the server."""
-
-    def remove(self, path: Path) -> None:
-        assert isinstance(path, RemotePath)
-        with self.operation("remove", path), suppress(FileNotFoundError):
-            if path.is_dir():
-                path.remove_tree()
-            else:
-                path.unlink(missing_ok=True)
 
     @contextmanager
     def output(self, path: Path) -> Iterator[Any]:
@@ -174,55 +165,3 @@ def accessing(path: Path, *expected: type[OSError]) -> Iterator[None]:
         raise StorageError(
             f"cannot read {path}: {error.strerror or error}", hint="check its name and its permissions"
         ) from error
-
-
-@contextmanager
-def staged(path: Path) -> Iterator[Path]:
-    """Give a path to write to, a file or a folder; at the end it is synced and becomes `path`.
-
-    What a killed process left of its own attempt is removed by the next one.
-
-    Raises:
-        DatasetExistsError: If `path` exists.
-        StorageError: If a disk fails.
-        UsageError: If `path` is a URI.
-    """
-    if isinstance(path, RemotePath):
-        raise UsageError(f"{path} is no local path", hint="write to a local folder, and copy that")
-    files = FileStore()
-    with files.operation("write", path):
-        if path.exists() or path.is_symlink():
-            raise DatasetExistsError(f"{path} exists", hint="remove it, or choose another path")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path)
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
-        lock = _locked(folder)
-        try:
-            yield folder / path.name
-            for written in (folder / path.name, *(folder / path.name).rglob("*")):
-                files.sync(written)
-            files.move(folder / path.name, path)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            if lock is not None:
-                os.close(lock)
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove the folders of attempts whose processes are gone: nobody holds their locks."""
-    for folder in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        lock = _locked(folder)
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-
-
-def _locked(folder: Path) -> int | None:
-    """Lock a folder and return its descriptor; None where another process holds it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pyarrow as pa
 
@@ -14,7 +13,6 @@ from rollout_cli.dataset.convert import (
     Array,
     decode,
     decode_info_table,
-    decode_infos,
     encode_infos,
     joined,
     number_array,
@@ -24,19 +22,14 @@ from rollout_cli.episodes.batch import (
     EnvSpec,
     EpisodeBatch,
     StepType,
-    Tree,
     at_ends,
     derive_step_types,
     following,
 )
 from rollout_cli.episodes.chunk import Chunk, episode_returns
-from rollout_cli.episodes.spaces import unflatten
 
 NumberedChunk = tuple[Chunk, Array]
-"""Whole episodes, or one part of a long one, and their labels: id and source of each, int64 (N, 2).
-
-Parts of an episode follow one another.
-"""
+"""Episodes, and their labels: id and source of each, int64 (N, 2)."""
 
 
 def step_table(
@@ -48,13 +41,13 @@ def step_table(
     those after its last row here, and whose flags are false unless it ends with that row.
     """
     chunks, spaces = [chunk for chunk, _ in episodes], schema.spaces
-    whole, labels = _completed(episodes)
-    lengths = _joined(whole, "episode_lengths")
+    labels = joined([labels for _, labels in episodes])
+    lengths = _joined(chunks, "lengths")
     ends = np.cumsum(lengths)
     starts = ends - lengths
     steps = np.arange(int(ends[-1]), dtype=np.int32)
     steps -= np.repeat((starts - first_step).astype(np.int32), lengths)
-    flags = _joined(whole, "terminated"), _joined(whole, "truncated")
+    flags = _joined(chunks, "terminated"), _joined(chunks, "truncated")
     types = derive_step_types(lengths, *flags)
     if first_step and types[0] == StepType.FIRST:
         types[0] = StepType.MID
@@ -71,18 +64,12 @@ def step_table(
         number_array(types),
     ]
     if spaces.next_observation:
-        last = joined_leaves([chunk.last_observations for chunk in whole])
+        last = joined_leaves([chunk.last_observations for chunk in chunks])
         follow = partial(following, ends=ends - 1)
         columns += _encode_leaves(
             spaces.next_observation, [tuple(map(follow, joined_leaves(observations), last))]
         )
     return pa.Table.from_arrays([*columns, *env, *agent], schema=schema.data), env_lost | agent_lost
-
-
-def _completed(episodes: Sequence[NumberedChunk]) -> tuple[list[Chunk], Array]:
-    """Return the chunks in which episodes end, which have these episodes' own columns, and their labels."""
-    whole = [(chunk, labels) for chunk, labels in episodes if chunk.completes]
-    return [chunk for chunk, _ in whole], joined([labels for _, labels in whole])
 
 
 def _joined(chunks: Sequence[Chunk], name: str) -> Array:
@@ -112,8 +99,8 @@ def episode_table(
     Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on.
     Of their step columns only the rewards are read. `root_seeds` are those of the sources.
     """
-    chunks, labels = _completed(episodes)
-    lengths = _joined(chunks, "episode_lengths")
+    chunks, labels = [chunk for chunk, _ in episodes], joined([labels for _, labels in episodes])
+    lengths = _joined(chunks, "lengths")
     infos, lost = encode_infos("episode_info", schema.infos, [chunk.episode_infos for chunk in chunks])
     columns = [
         labels[:, 0],
@@ -121,7 +108,7 @@ def episode_table(
         _joined(chunks, "numbers"),
         np.array(root_seeds, np.int64)[labels[:, 1]],
         lengths,
-        episode_returns([chunk.rewards for chunk, _ in episodes], lengths),
+        episode_returns([chunk.rewards for chunk in chunks], lengths),
         *(_joined(chunks, name) for name in ("terminated", "truncated", "seeds", "workers", "wall_times")),
         np.full(len(lengths), file[0], np.int32),
         np.full(len(lengths), file[1], np.int32),
@@ -131,63 +118,41 @@ def episode_table(
     return pa.Table.from_arrays([*map(number_array, columns), *leaves, *infos], schema=schema.episodes), lost
 
 
-def decode_batch(spaces: SpaceSchema, steps: pa.Table, episodes: pa.Table) -> EpisodeBatch:
-    """Return episodes from their rows in both tables; raise ValueError or KeyError where these do not fit."""
-    spec = spaces.env_spec
-    return EpisodeBatch(
-        env_spec=spec,
-        observations=decode_tree(spec.observation_space, spaces.observation, steps),
-        actions=decode_tree(spec.action_space, spaces.action, steps),
-        last_observations=decode_tree(spec.observation_space, spaces.last_observation, episodes),
-        rewards=decode_numbers(steps, "reward"),
-        step_types=decode_numbers(steps, "step_type"),
-        env_infos=decode_infos("env_info", steps),
-        agent_infos=decode_infos("agent_info", steps),
-        episode_infos=decode_infos("episode_info", episodes),
-        lengths=decode_numbers(episodes, "length"),
-        terminated=decode_numbers(episodes, "terminated"),
-        truncated=decode_numbers(episodes, "truncated"),
-        numbers=decode_numbers(episodes, "episode_number"),
-        seeds=decode_numbers(episodes, "seed"),
-    )
-
-
 def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> Chunk:
-    """Return whole episodes from their rows in both tables, so that a writer writes the same rows again."""
+    """Return whole episodes from their rows in both tables, so that a writer writes the same rows again.
+
+    Arrays may be written to: none shares the memory of the tables, which a reader keeps.
+    """
     spaces, infos = schema.spaces, schema.infos
+
+    def decoded(table: pa.Table, name: str) -> Array:
+        return np.array(decode(table[name]))
+
+    def leaves(table: pa.Table, columns: Sequence[SpaceColumn]) -> tuple[Array, ...]:
+        return tuple(np.array(column.decode(table)) for column in columns)
+
     return Chunk(
-        numbers=decode(episodes["episode_number"]),
-        seeds=decode(episodes["seed"]),
-        lengths=decode(episodes["length"]),
-        terminated=decode(episodes["terminated"]),
-        truncated=decode(episodes["truncated"]),
-        workers=decode(episodes["worker"]),
-        wall_times=decode(episodes["wall_time_s"]),
-        rewards=decode(steps["reward"]),
-        observations=tuple(column.decode(steps) for column in spaces.observation),
-        actions=tuple(column.decode(steps) for column in spaces.action),
-        last_observations=tuple(column.decode(episodes) for column in spaces.last_observation),
+        numbers=decoded(episodes, "episode_number"),
+        seeds=decoded(episodes, "seed"),
+        lengths=decoded(episodes, "length"),
+        terminated=decoded(episodes, "terminated"),
+        truncated=decoded(episodes, "truncated"),
+        workers=decoded(episodes, "worker"),
+        wall_times=decoded(episodes, "wall_time_s"),
+        rewards=decoded(steps, "reward"),
+        observations=leaves(steps, spaces.observation),
+        actions=leaves(steps, spaces.action),
+        last_observations=leaves(episodes, spaces.last_observation),
         env_infos=decode_info_table("env_info", steps, infos),
         agent_infos=decode_info_table("agent_info", steps, infos),
         episode_infos=decode_info_table("episode_info", episodes, infos),
     )
 
 
-def decode_tree(space: gymnasium.Space[Any], columns: Sequence[SpaceColumn], table: pa.Table) -> Tree:
-    """Return the values of a space in a table's rows, tree of arrays (T, *shape), which may be written to."""
-    return unflatten(space, [np.require(column.decode(table), requirements="W") for column in columns])
-
-
-def decode_numbers(table: pa.Table, name: str) -> Array:
-    """Return a column without nulls, (T,), which may be written to."""
-    return np.require(decode(table[name]), requirements="W")
-
-
 def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Mapping[str, Any]) -> EpisodeBatch:
     """Return whole episodes as a dataset with these spaces and `features` gives them, to compare both."""
-    spaces = SpaceSchema.of(env_spec)
-    schema = DatasetSchema.of(spaces, info_columns_of(features), {})
+    schema = DatasetSchema.of(SpaceSchema.of(env_spec), info_columns_of(features), {})
     numbered = [(chunk, np.zeros((chunk.n_episodes, 2), np.int64))]
     steps, _ = step_table(schema, numbered)
     episodes, _ = episode_table(schema, numbered, root_seeds=[0], file=(0, 0), first_row=0)
-    return decode_batch(spaces, steps, episodes)
+    return EpisodeBatch.from_chunks(env_spec, [decode_chunk(schema, steps, episodes)])

@@ -17,7 +17,7 @@ from rollout_cli.dataset.layout import (
     ASIDE,
     DATASET_ENTRIES,
     LOCK_NAME,
-    LOST_INFO,
+    TOTALS,
     Origin,
     SegmentId,
     check_origin,
@@ -42,10 +42,6 @@ from rollout_cli.remote import RemotePath, folder_of
 
 SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
-
-TOTALS = ("episodes", "steps", "bytes", "segments")
-_LEAST = {**dict.fromkeys(TOTALS, 0), "partitions": 1}
-_STATUSES = ("collecting", "complete", "interrupted")
 
 Facts = Mapping[str, Array]
 """The columns `EPISODE_FIELDS` of one episodes file, each (N,)."""
@@ -136,17 +132,6 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     """
     root = folder_of(path)
     info = read_info(root)
-    wrong = [name for name, least in _LEAST.items() if type(info.get(name)) is not int or info[name] < least]
-    wrong += ["status"] if info.get("status") not in _STATUSES else []
-    if any(type(source.get("root_seed")) is not int for source in info["sources"]):
-        wrong.append("sources")
-    firsts = info.get("first_numbers")
-    if firsts and not (isinstance(firsts, list) and len(firsts) == info.get("partitions")):
-        wrong.append("first_numbers")
-    if wrong:
-        raise DatasetFormatError(
-            f"{info_path(root)} is damaged: its {wrong[0]} is {info.get(wrong[0])!r}", hint=LOST_INFO
-        )
     schema = DatasetSchema.from_info(info)
     data, episodes = (segment_files(root / name, info["partitions"]) for name in ("data", "meta/episodes"))
     report = VerifyReport(root, info, schema, quick, data, episodes)
@@ -158,7 +143,7 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
 
 def _check_segments(report: VerifyReport) -> None:
     """Check that the segments of each partition follow one another, and each by itself."""
-    firsts = report.info.get("first_numbers") or [None] * report.info["partitions"]
+    firsts = report.info["first_numbers"]
     # The id and the number that a segment begins with: unknown behind a file that could not be read.
     begins: dict[SegmentId, tuple[int | None, int | None]]
     begins = {SegmentId(len(firsts), partition, 0): (0, first) for partition, first in enumerate(firsts)}
@@ -383,29 +368,23 @@ def _read(
 
 
 def _check_metadata(report: VerifyReport) -> None:
-    """Check info.json and stats.json: those of an incomplete dataset may be behind the files, never ahead."""
-    info, stats, status = info_path(report.path), stats_path(report.path), report.info["status"]
+    """Check info.json and stats.json, whose totals and statistics are written at the end of the run."""
+    info, stats = info_path(report.path), stats_path(report.path)
     if report.info["features"] != report.schema.describe():
         report.add(info, "its features are not those of its spaces")
+    if report.info["status"] == "collecting":
+        return
     totals: dict[str, Any] = {}
     count_segments(totals, report.segments)
     for name in TOTALS:
         stated, held = report.info[name], totals[name]
-        problem = f"it states {stated:,} {name}, and the files hold {held:,}"
-        if stated != held and status != "complete" and (stated < held or name == "bytes"):
-            report.notes.append(f"{report.name(info)}: {problem}")
-        elif stated != held:
-            report.add(info, problem)
-    if status != "collecting":
-        with reading(stats):
-            text = stats.read_bytes() if stats.is_file() else b""
-        merged = merge_stats([written.record.stats for written in report.segments])
-        if not _same_stats(stats_document(merged, report.schema), text):
-            problem = "it is missing, or its statistics are not those of the steps"
-            if status == "complete":
-                report.add(stats, problem)
-            else:
-                report.notes.append(f"{report.name(stats)}: {problem}")
+        if stated != held:
+            report.add(info, f"it states {stated:,} {name}, and the files hold {held:,}")
+    with reading(stats):
+        text = stats.read_bytes() if stats.is_file() else b""
+    merged = merge_stats([written.record.stats for written in report.segments])
+    if not _same_stats(stats_document(merged, report.schema), text):
+        report.add(stats, "it is missing, or its statistics are not those of the steps")
 
 
 def _check_names(report: VerifyReport) -> None:

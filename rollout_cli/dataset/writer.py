@@ -118,7 +118,7 @@ class DatasetWriter:
                     self._write_info(self._build)
 
     def write(self, chunk: AnyChunk, *, partition: int = 0, sources: Array | None = None) -> None:
-        """Take the next chunk of a partition: whole episodes in number order, or the next part of one.
+        """Take the next chunk of a partition: episodes in number order.
 
         `sources`, int64 (N,), says which run each episode is of; else it is the first one.
 
@@ -127,15 +127,15 @@ class DatasetWriter:
         with self._changing:
             self.check()
             # What an error or a signal cuts off in here is never flushed.
-            had_new, self._has_new = self._has_new, False
-            self.has_episodes = self.has_episodes or chunk.completes
+            self._has_new = False
+            self.has_episodes = True
             if self._build is not None:
                 self._build.write(chunk, partition, sources)
             else:
                 self._inference.hold(chunk.load(), partition)
                 if self._inference.decided:
                     self._write_held()
-            self._has_new = had_new or chunk.completes
+            self._has_new = True
 
     def flush(self) -> None:
         """Commit all whole episodes now; before the columns are decided, as a run that ended now would.
@@ -280,7 +280,7 @@ class DatasetWriter:
         schema = DatasetSchema.of(self._spaces, columns, env_record(info))
         info["sources"][0]["run"] = run
         info |= {
-            "info_columns": "decided" if self._inference.decided else "partial",
+            "info_columns": self._settings.info_columns if self._inference.decided else "partial",
             "features": schema.describe(),
         }
         settings = SegmentSettings(

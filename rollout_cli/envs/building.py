@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
-from rollout_cli.errors import EnvLoadError, RolloutError
+from rollout_cli.errors import EnvLoadError, RolloutError, misspelt
 from rollout_cli.loading import failure, needing, reporting
 
 Env = gymnasium.Env[Any, Any]
@@ -21,33 +20,22 @@ Env = gymnasium.Env[Any, Any]
 _PIP_LINE = re.compile(r"`(pip install [^`]+)`")
 
 
-class _Home(NamedTuple):
-    """A package that registers ids when it is imported."""
-
-    module: str
-    package: str  # The name that pip installs it by.
-    prefixes: tuple[str, ...]
-    middle: str | None = None  # A text in the middle of older ids.
-
-    def has(self, env_id: str) -> bool:
-        """Return whether an id looks like one of this package."""
-        return env_id.startswith(self.prefixes) or (self.middle is not None and self.middle in env_id)
-
-
-_ROBOTICS = ("Fetch", "Hand", "PointMaze", "AntMaze", "Adroit", "FrankaKitchen")
-_HIGHWAY = ("highway-", "merge-", "roundabout-", "parking-", "intersection-", "racetrack-", "exit-")
-_OGBENCH = ("pointmaze-", "antmaze-", "humanoidmaze-", "antsoccer-", "cube-", "scene-", "puzzle-")
 _HOMES = (
-    _Home("ale_py", "ale-py", ("ALE/",), "NoFrameskip-v"),
-    _Home("minigrid", "minigrid", ("MiniGrid-", "BabyAI-")),
-    _Home("shimmy", "shimmy[dm-control]", ("dm_control/",)),
-    _Home("shimmy", "shimmy[gym-v21]", ("GymV21Environment-",)),
-    _Home("shimmy", "shimmy[gym-v26]", ("GymV26Environment-",)),
-    _Home("highway_env", "highway-env", _HIGHWAY),
-    _Home("gymnasium_robotics", "gymnasium-robotics", _ROBOTICS),
-    _Home("metaworld", "metaworld", ("Meta-World/",)),
-    _Home("ogbench", "ogbench", (*_OGBENCH, "powderworld-", *(f"visual-{name}" for name in _OGBENCH))),
+    (r"ALE/|.*NoFrameskip-v", "ale_py", "ale-py"),
+    (r"(MiniGrid|BabyAI)-", "minigrid", "minigrid"),
+    (r"dm_control/", "shimmy", "shimmy[dm-control]"),
+    (r"GymV21Environment-", "shimmy", "shimmy[gym-v21]"),
+    (r"GymV26Environment-", "shimmy", "shimmy[gym-v26]"),
+    (r"(highway|merge|roundabout|parking|intersection|racetrack|exit)-", "highway_env", "highway-env"),
+    (r"Fetch|Hand|PointMaze|AntMaze|Adroit|FrankaKitchen", "gymnasium_robotics", "gymnasium-robotics"),
+    (r"Meta-World/", "metaworld", "metaworld"),
+    (
+        r"(visual-)?(pointmaze|antmaze|humanoidmaze|antsoccer|cube|scene|puzzle)-|powderworld-",
+        "ogbench",
+        "ogbench",
+    ),
 )
+"""How the ids begin that a package registers when it is imported; its module, and its name for pip."""
 
 
 def register_home(env_id: str) -> None:
@@ -62,15 +50,15 @@ def register_home(env_id: str) -> None:
     # gymnasium itself registers the two of shimmy, as errors that name it.
     if env_id in gymnasium.registry and not env_id.startswith("GymV2"):
         return
-    home = next((home for home in _HOMES if home.has(env_id)), None)
-    if home is None:
-        module = env_id.partition("/")[0].replace("-", "_")
+    homes = ((module, package) for ids, module, package in _HOMES if re.match(ids, env_id))
+    module, package = next(homes, ("", ""))
+    if not module:
+        module = package = env_id.partition("/")[0].replace("-", "_")
         if "/" not in env_id or not module.isidentifier() or importlib.util.find_spec(module) is None:
             return
-        home = _Home(module, module, ())
-    what = f"importing {home.module!r}, which registers {env_id!r}, failed"
-    with reporting(EnvLoadError, what), needing(home.package, home.module):
-        importlib.import_module(home.module)
+    what = f"importing {module!r}, which registers {env_id!r}, failed"
+    with reporting(EnvLoadError, what), needing(package, module):
+        importlib.import_module(module)
 
 
 def call_builder(
@@ -105,12 +93,9 @@ def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: 
     taken = parameters_of(creator)
     unknown = [key for key in kwargs if key not in taken and "**" not in taken.values()]
     if unknown:
-        similar = "".join(
-            f"did you mean {key!r}? " for key in difflib.get_close_matches(unknown[0], taken, n=1)
-        )
         raise EnvLoadError(
             f"{name!r} takes no argument {unknown[0]!r}",
-            hint=f"{similar}it takes {', '.join(taken) or 'none'}",
+            hint=f"{misspelt(unknown[0], taken)} it takes {', '.join(taken) or 'none'}".lstrip(),
         ) from error
 
 

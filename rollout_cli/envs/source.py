@@ -8,7 +8,6 @@ of an attribute. A wrapper's SPEC is `module:attr`, or the name of a class of `g
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from rollout_cli.envs.building import (
     register_home,
 )
 from rollout_cli.envs.describe import AutoresetMode
-from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError
+from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, misspelt
 from rollout_cli.loading import (
     Source,
     did_you_mean,
@@ -112,7 +111,7 @@ class EnvSource:
         return (
             resolved
             if self.source is not None and self.source.data is not None
-            else copy_env(resolved, self.label)
+            else as_env_source(resolved).build()
         )
 
     def resolve(self) -> Any:
@@ -175,10 +174,9 @@ def wrapper_source(spec: str, kwargs: Mapping[str, Any]) -> WrapperSource:
         return WrapperSource(spec, Source.find(spec, EnvLoadError), kwargs)
     names = gymnasium.wrappers.__all__
     if spec not in names:
-        close = difflib.get_close_matches(spec, names, n=1)
         raise EnvLoadError(
             f"{spec!r} names no wrapper",
-            hint=f"did you mean {close[0]}?" if close else "name one of gymnasium.wrappers, or module:attr",
+            hint=misspelt(spec, names) or "name one of gymnasium.wrappers, or module:attr",
         )
     return WrapperSource(spec, Source(f"gymnasium.wrappers:{spec}", None, None, None), kwargs)
 
@@ -211,16 +209,6 @@ def as_env_source(env: Any) -> EnvSource:
     return EnvSource(name, name, source=source)
 
 
-def copy_env(env: Env, name: str) -> Env:
-    """Return a copy of an environment, as no two workers or rows may share one, or raise EnvLoadError."""
-    source = Source.of(
-        env,
-        EnvLoadError,
-        hint=f"let {name} be a class or a factory, which builds an environment for each worker and row",
-    )
-    return checked_env(source.load(EnvLoadError), name)
-
-
 def one_for_each(update: Any, n_rows: int) -> list[Any]:
     """Return one environment update a row: a list as it is, else the same for all.
 
@@ -231,9 +219,7 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
         raise ArgumentError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
     first_rows = {id(env): row for row, env in reversed(list(enumerate(updates)))}
     return [
-        copy_env(env, "the environment")
-        if isinstance(env, gymnasium.Env) and first_rows[id(env)] < row
-        else env
+        as_env_source(env).build() if isinstance(env, gymnasium.Env) and first_rows[id(env)] < row else env
         for row, env in enumerate(updates)
     ]
 
@@ -248,12 +234,9 @@ def _registered_spec(env_id: str) -> GymSpec:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        by_lower = {registered.lower(): registered for registered in gymnasium.registry}
-        similar = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.7)
-        meant = f"did you mean {' or '.join(by_lower[key] for key in similar)}?" if similar else ""
         raise EnvLoadError(
             f"there is no environment {env_id!r}",
-            hint=meant
+            hint=misspelt(name, gymnasium.registry)
             or did_you_mean(env_id)
             or "another package's environment is named with the module that registers it, "
             "as in ale_py:ALE/Pong-v5",

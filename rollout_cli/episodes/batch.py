@@ -15,7 +15,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
@@ -144,7 +143,7 @@ class EpisodeBatch:
     seeds: Array
 
     def __post_init__(self) -> None:
-        _check_array("lengths", self.lengths, (np.size(self.lengths),), np.int64)
+        _check_field("lengths", self.lengths, np.size(self.lengths), self.env_spec)
         if len(self.lengths) == 0 or self.lengths.min() < 1:
             raise ValueError(
                 f"lengths is {self.lengths}: a batch has one episode at least, and each has one step"
@@ -169,7 +168,7 @@ class EpisodeBatch:
 
     @classmethod
     def from_chunks(cls, env_spec: EnvSpec, chunks: Sequence[Chunk]) -> EpisodeBatch:
-        """Build a batch from at least one chunk; the parts of one episode follow one another."""
+        """Build a batch from at least one chunk."""
         chunk = concatenate_chunks(chunks)
         infos = {f"{group}s": getattr(chunk, f"{group}s").to_arrays() for group in INFO_GROUPS}
         return cls(
@@ -316,48 +315,33 @@ def _one_row(value: Any) -> Array:
 
 
 def _check_field(name: str, value: Any, n_rows: int, env_spec: EnvSpec) -> None:
-    if name in _DTYPES:
-        _check_array(name, value, (n_rows,), _DTYPES[name])
-    elif name.endswith("infos"):
-        if not isinstance(value, dict):
-            raise ValueError(f"{name} is {_what(value)}, expected a dict")
-        for key, values in value.items():
-            _check_array(f"{name}[{key!r}]", values, (n_rows, *np.shape(values)[1:]))
+    """Raise ValueError unless a field has its form, of which the message shows both trees."""
+    if name.endswith("infos"):
+        expected = f"a dict of arrays of length {n_rows}"
+        fits = isinstance(value, dict) and all(
+            isinstance(values, np.ndarray) and values.shape[:1] == (n_rows,) for values in value.values()
+        )
     else:
-        space = env_spec.action_space if name == "actions" else env_spec.observation_space
-        _check_tree(name, value, space, n_rows)
+        expected = _expected_form(name, n_rows, env_spec)
+        fits = map_tree(_form, value) == expected
+    if not fits:
+        raise ValueError(f"{name} is {map_tree(_form, value)}, expected {expected}")
 
 
-def _check_tree(name: str, tree: Any, space: gymnasium.Space[Any], n_rows: int) -> None:
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        keys = _keys(space.spaces)
-        if _keys(tree) != keys:
-            raise ValueError(f"{name} is {_what(tree)}, expected {_what(space.spaces)}")
-        for key in keys:
-            _check_tree(f"{name}.{key}", tree[key], space[key], n_rows)
-        return
-    (leaf,) = space_leaves(space)
-    _check_array(name, tree, (n_rows, *leaf.shape), leaf.dtype)
-    if leaf.kind == "text" and not all(isinstance(value, str) for value in tree):
-        raise ValueError(f"{name} is {tree}, expected texts alone")
+def _form(leaf: Any) -> str:
+    """Return type and shape of a leaf in words."""
+    if not isinstance(leaf, np.ndarray):
+        return f"a {type(leaf).__name__}"
+    are_texts = leaf.dtype == object and all(isinstance(value, str) for value in leaf.flat)
+    return f"{'text' if are_texts else leaf.dtype} of shape {leaf.shape}"
 
 
-def _check_array(name: str, values: Any, shape: tuple[int, ...], dtype: Any = None) -> None:
-    is_array = isinstance(values, np.ndarray)
-    if not is_array or values.shape != shape or (dtype is not None and values.dtype != dtype):
-        expected = f"shape {shape}" if dtype is None else f"{np.dtype(dtype)} of shape {shape}"
-        raise ValueError(f"{name} is {_what(values)}, expected {expected}")
-
-
-def _keys(tree: Any) -> Any:
-    """Return the keys of a dict and the positions of a tuple; None of a leaf."""
-    if isinstance(tree, dict):
-        return tree.keys()
-    return range(len(tree)) if isinstance(tree, tuple) else None
-
-
-def _what(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} of shape {value.shape}"
-    keys = _keys(value)
-    return f"a {type(value).__name__}" if keys is None else f"a {type(value).__name__} with {list(keys)}"
+def _expected_form(name: str, n_rows: int, env_spec: EnvSpec) -> Any:
+    if name in _DTYPES:
+        return f"{np.dtype(_DTYPES[name])} of shape {(n_rows,)}"
+    space = env_spec.action_space if name == "actions" else env_spec.observation_space
+    forms = (
+        f"{'text' if leaf.kind == 'text' else leaf.dtype} of shape {(n_rows, *leaf.shape)}"
+        for leaf in space_leaves(space)
+    )
+    return unflatten(space, forms)

@@ -1,4 +1,4 @@
-"""Chunk: flat columns of many short episodes, so that none has a cost of its own, or of part of a long one.
+"""Chunk: flat columns of many episodes, so that none has a cost of its own.
 
 ChunkRef stands for a chunk that lies elsewhere: it has what is needed to order episodes and to cut segments.
 """
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,21 +18,12 @@ from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoTable, con
 from rollout_cli.episodes.plain import plain_bytes
 from rollout_cli.episodes.spaces import Array
 
-PART_BYTES = 16 << 20
-"""An episode with more bytes of observations and actions than this travels in parts of about this size."""
+MESSAGE_BYTES = 16 << 20
+"""A chunk with more bytes travels in pieces of about this size, or of one episode each."""
 
 _STEP_FIELDS = ("observations", "actions", "rewards", "env_infos", "agent_infos")
 _EPISODE_ARRAYS = ("numbers", "seeds", "lengths", "terminated", "truncated", "workers", "wall_times")
 _EPISODE_FIELDS = (*_EPISODE_ARRAYS, "last_observations", "episode_infos")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Which part of one long episode a chunk holds."""
-
-    index: int  # From 0.
-    count: int  # Of parts.
-    episode_length: int
 
 
 def sum_of(rewards: Array) -> float:
@@ -49,27 +39,16 @@ class _Episodes:
 
     numbers: Array
     lengths: Array
-    part: Part | None
 
     @property
     def n_episodes(self) -> int:
-        """How many episodes the chunk holds (1 for a part)."""
+        """How many episodes the chunk holds."""
         return len(self.numbers)
 
     @property
     def n_steps(self) -> int:
         """How many rows the chunk holds."""
         return int(self.lengths.sum())
-
-    @property
-    def completes(self) -> bool:
-        """Whether its last episode ends in it: not where it is an earlier part of one."""
-        return self.part is None or self.part.index == self.part.count - 1
-
-    @property
-    def episode_lengths(self) -> Array:
-        """The rows of each episode, int64 (N,); of a part, those of all of its episode's parts."""
-        return self.lengths if self.part is None else np.array([self.part.episode_length], np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +57,7 @@ class Chunk(_Episodes):
 
     numbers: Array  # Episode numbers, int64 (N,), rising.
     seeds: Array  # Those given to `env.reset`, int64 (N,); -1 where an environment began by itself.
-    lengths: Array  # Rows of each episode in this chunk, int64 (N,); of a part, the part's rows.
+    lengths: Array  # Rows of each episode, int64 (N,).
     terminated: Array  # bool (N,).
     truncated: Array  # bool (N,); both may be true.
     workers: Array  # Which worker ran it, int32 (N,).
@@ -90,7 +69,6 @@ class Chunk(_Episodes):
     env_infos: InfoTable  # Of `env.step`, T rows.
     agent_infos: InfoTable  # Of the policy, T rows.
     episode_infos: InfoTable  # Of `env.reset`, N rows.
-    part: Part | None = None  # Set where this is one part of a long episode (then N is 1).
 
     @property
     def return_sum(self) -> float:
@@ -150,7 +128,6 @@ class ChunkRef(_Episodes):
     numbers: Array  # These are a Chunk's.
     lengths: Array
     variable_bytes: Array
-    part: Part | None
     n_bytes: int
     source: Callable[[], Chunk]  # Loads the chunk that this one was cut from.
     start: int = 0  # The place of its first episode in that.
@@ -170,7 +147,8 @@ class ChunkRef(_Episodes):
         if (start, stop) == (0, self.n_episodes):
             return self
         fields = {name: getattr(self, name)[start:stop] for name in ("numbers", "lengths", "variable_bytes")}
-        return replace(self, **fields, start=self.start + start, whole_sum=None)
+        n_bytes = self.n_bytes * int(fields["lengths"].sum()) // self.n_steps
+        return replace(self, **fields, n_bytes=n_bytes, start=self.start + start, whole_sum=None)
 
 
 AnyChunk = Chunk | ChunkRef
@@ -199,17 +177,20 @@ def _value_bytes(values: Array, kind: str) -> Array:
 
 
 def concatenate(chunks: Sequence[Chunk]) -> Chunk:
-    """Return the episodes of `chunks` in sequence; the parts of one episode become that episode again."""
+    """Return the episodes of `chunks` in sequence."""
     if not chunks:
         raise ValueError("there is no chunk to concatenate")
-    if len(chunks) == 1 and chunks[0].part is None:
+    if len(chunks) == 1:
         return chunks[0]
-    # An episode's own columns are taken from its last part alone.
-    whole = [chunk for chunk in chunks if chunk.completes]
-    fields = {name: _joined([getattr(chunk, name) for chunk in whole]) for name in _EPISODE_FIELDS}
-    fields |= {name: _joined([getattr(chunk, name) for chunk in chunks]) for name in _STEP_FIELDS}
-    fields["lengths"] = np.concatenate([chunk.episode_lengths for chunk in whole])
-    return Chunk(**fields)
+    names = (*_EPISODE_FIELDS, *_STEP_FIELDS)
+    return Chunk(**{name: _joined([getattr(chunk, name) for chunk in chunks]) for name in names})
+
+
+def in_order(chunk: Chunk) -> Chunk:
+    """Return a chunk's episodes in the order of their numbers."""
+    order = np.argsort(chunk.numbers)
+    runs = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
+    return concatenate([chunk.episodes(int(run[0]), int(run[-1]) + 1) for run in runs])
 
 
 def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
@@ -220,20 +201,13 @@ def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
     return np.asarray(np.add.reduceat(np.concatenate([*rewards, np.zeros(0)]), starts))
 
 
-def for_transport(chunk: Chunk, limit: int = PART_BYTES) -> list[Chunk]:
-    """Return `chunk` in pieces of about `limit` bytes at most: itself, some episodes, or parts of one."""
-    if chunk.n_bytes <= limit or chunk.n_steps == 1:
+def for_transport(chunk: Chunk, limit: int = MESSAGE_BYTES) -> list[Chunk]:
+    """Return `chunk` in pieces of at most `limit` bytes, or of one episode."""
+    if chunk.n_bytes <= limit or chunk.n_episodes == 1:
         return [chunk]
-    if chunk.n_episodes > 1:
-        middle = chunk.n_episodes // 2
-        halves = chunk.episodes(0, middle), chunk.episodes(middle, chunk.n_episodes)
-        return [piece for half in halves for piece in for_transport(half, limit)]
-    count = min(-(-chunk.n_bytes // limit), chunk.n_steps)
-    edges = [chunk.n_steps * at // count for at in range(count + 1)]
-    return [
-        replace(chunk.rows(start, stop), part=Part(at, count, chunk.n_steps))
-        for at, (start, stop) in enumerate(pairwise(edges))
-    ]
+    middle = chunk.n_episodes // 2
+    halves = chunk.episodes(0, middle), chunk.episodes(middle, chunk.n_episodes)
+    return [piece for half in halves for piece in for_transport(half, limit)]
 
 
 def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:

@@ -181,7 +181,7 @@ def _is_empty(values: Array) -> bool:
 def of_one_kind(name: str, values: Array) -> Array:
     """Return an info, as an `EpisodeBatch` has it, as one number or one text an episode, or masked."""
     if values.ndim == 1 and values.dtype != object:
-        return values
+        return values.astype(np.float64)  # As below, whatever else is in the chunk.
     kinds = set(map(_kind, values)) - {None}
     if values.ndim > 1 or len(kinds) > 1 or object in kinds:
         raise UsageError(

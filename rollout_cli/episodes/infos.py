@@ -8,8 +8,9 @@ number, and of objects, None among them, where some lack anything else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,12 @@ class InfoTable:
         return values
 
 
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return `name`, or else the first of `name#2`, `name#3` and so on that is not taken."""
+    names = (f"{name}#{number}" if number > 1 else name for number in count(1))
+    return next(name for name in names if name not in taken)
+
+
 def all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return an array without any value: zeros under a mask."""
     return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
@@ -142,7 +149,10 @@ def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
 
 
 def concatenated(arrays: Sequence[Array]) -> Array:
-    """Return arrays after one another: a masked one where one of them is."""
+    """Return arrays after one another: a masked one where one of them is, objects where types differ."""
+    first = arrays[0]
+    if any((array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]) for array in arrays):
+        arrays = [_objects(array, len(array)) for array in arrays]
     is_masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
     concatenate: Any = np.ma.concatenate if is_masked else np.concatenate
     return np.asanyarray(concatenate(arrays))

@@ -93,6 +93,11 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         children: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, child in children:
+            if not isinstance(key, str | int):
+                raise UnsupportedSpaceError(
+                    f"the key {key!r} of a Dict space is a {type(key).__name__}, which JSON has no key for",
+                    hint="wrap the environment so that the keys of its Dict spaces are texts or integers",
+                )
             yield from _leaves(child, (*path, key))
         return
     kinds = (kind for space_type, kind in _KINDS if isinstance(space, space_type))

@@ -10,8 +10,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
+from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset
-from rollout_cli.dataset.store import staged
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters import (
     columns,
@@ -92,6 +92,7 @@ def export(
 
     Raises:
         DatasetExistsError: If `path` exists.
+        DatasetLockedError: If another process writes it.
         StorageError: If a disk fails, or the dataset is damaged.
         UnsupportedSpaceError: If the format does not hold the spaces.
         UsageError: If there is no episode, the format or an option is unknown, a package is missing, or a

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.dataset.batches import grouped
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.episodes.spaces import LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.exporters.source import (
     EpisodeSource,
-    grouped,
     is_nested,
     joined_episodes,
     leaves_of,
@@ -68,7 +68,7 @@ class Export:
     def blocks(self) -> Iterator[EpisodeBatch]:
         """Yield the episodes in order, many in one batch, without their infos: for formats of flat rows."""
         most_steps = max(1, _BLOCK_BYTES // max(row_bytes(self.env_spec), 64))
-        for episodes in grouped(self.source, most_steps):
+        for episodes in grouped(self.source, len, most_steps):
             yield joined_episodes(self.env_spec, episodes)
 
     @property
@@ -174,7 +174,8 @@ class Format:
             is_float64 = [what for what, leaf in leaves_of(source.env_spec) if leaf.dtype == np.float64]
             yield from dict.fromkeys(is_float64)
         if not self.float64_rewards and any(
-            not np.array_equal(each.rewards.astype(np.float32), each.rewards) for each in source
+            not np.array_equal(each.rewards.astype(np.float32), each.rewards, equal_nan=True)
+            for each in source
         ):
             yield "rewards"
 
@@ -189,9 +190,10 @@ def _has_infos(source: EpisodeSource) -> bool:
 
 def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None:
     """Raise UnsupportedSpaceError for a key of a Dict space that cannot name a file, or is `reserved`."""
-    for key in (str(key) for _, leaf in leaves_of(spec) for key in leaf.path):
+    hint = "make the space a vector: {set=flatten=true}; or wrap the environment to rename the key"
+    paths = [(what, *map(str, leaf.path)) for what, leaf in leaves_of(spec)]
+    for key in (key for _, *keys in paths for key in keys):
         if "/" in key or "\0" in key or not key.strip(".") or key in reserved:
-            raise UnsupportedSpaceError(
-                f"{name} does not hold a Dict space with the key {key!r}",
-                hint="make the space a vector: {set=flatten=true}; or wrap the environment to rename the key",
-            )
+            raise UnsupportedSpaceError(f"{name} does not hold a Dict space with the key {key!r}", hint=hint)
+    if len(set(paths)) < len(paths):
+        raise UnsupportedSpaceError(f"{name} does not hold a Dict space with a key and its text", hint=hint)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rollout_cli.dataset.batches import grouped
 from rollout_cli.episodes.spaces import Tree, map_tree
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters.format import ALL, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles
-from rollout_cli.exporters.source import EpisodeLike, EpisodeSource, grouped, with_last
+from rollout_cli.exporters.source import EpisodeLike, EpisodeSource, with_last
 from rollout_cli.loading import needing
 
 _ROW_GROUP_BYTES = 32 << 20
@@ -34,7 +35,7 @@ _UNUSED = (
 def write(export: Export) -> None:
     """Write Parquet files with a `SingleAgentEpisode` a row, as `input_read_episodes=True` reads them."""
     with ParquetFiles(lambda number: export.path / f"episodes-{number:05}.parquet") as data:
-        for items in grouped(_packed(export.source), _ROW_GROUP_BYTES):
+        for items in grouped(_packed(export.source), len, _ROW_GROUP_BYTES):
             rows = [pa.array([item], pa.binary()) for item in items]
             data.write(pa.table({"item": pa.chunked_array(rows)}))
 

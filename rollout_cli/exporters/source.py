@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -14,9 +14,10 @@ from gymnasium import spaces
 from rollout_cli.dataset.reader import Episode
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, derive_step_types
 from rollout_cli.episodes.spaces import Array, Leaf, Space, SpaceRows, map_tree, space_leaves, tree_leaves
-from rollout_cli.errors import UsageError
+from rollout_cli.errors import UnsupportedSpaceError, UsageError
 
-Item = TypeVar("Item", bound=Sized)
+_MOST_LETTERS = 1 << 16
+"""A flat text has a number for each letter that it may have."""
 
 
 class EpisodeSource(Protocol):
@@ -71,20 +72,6 @@ def leaves_of(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
     for what, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
         for leaf in space_leaves(space):
             yield what, leaf
-
-
-def grouped(items: Iterable[Item], least: int) -> Iterator[list[Item]]:
-    """Yield items in lists, each ended by the item with which their lengths come to `least`."""
-    group: list[Item] = []
-    length = 0
-    for item in items:
-        group.append(item)
-        length += len(item)
-        if length >= least:
-            yield group
-            group, length = [], 0
-    if group:
-        yield group
 
 
 def joined_episodes(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBatch:
@@ -161,6 +148,12 @@ def is_nested(space: Space) -> bool:
 
 
 def _flat_space(space: Space) -> Space:
+    for leaf in space_leaves(space):
+        if isinstance(leaf.space, spaces.Text) and leaf.space.max_length > _MOST_LETTERS:
+            raise UnsupportedSpaceError(
+                f"texts of up to {leaf.space.max_length:,} letters, such as {leaf.name!r}, have no flat form",
+                hint="wrap the environment so that it leaves them out, or export to minari, which holds them",
+            )
     return spaces.flatten_space(space) if _changes(space) else space
 
 

@@ -135,7 +135,8 @@ class _CallablePolicy(AdaptedPolicy):
 class _CompletedPolicy(AdaptedPolicy):
     """A policy with `get_action` or `get_actions`, whose own methods are used where it has them.
 
-    A missing `get_action` calls `get_actions` with one row; without `get_actions` there are no batches.
+    A missing `get_action` calls `get_actions` with one row. Without `get_actions` there are no batches, and
+    so it is where `reset` takes no mask: it begins all rows at once, and episodes end one by one.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
@@ -157,8 +158,9 @@ class _CompletedPolicy(AdaptedPolicy):
                 raise _no_mode(name_of(wrapped))
         self._get_action, self._get_actions = get_action or self._one_row, get_actions
         self._reset = own_method(wrapped, "reset")
+        self.resets = self._reset is not None
         self._resets_rows = self._reset is not None and _takes_positional(self._reset, 1)
-        self.resets, self.row_by_row = self._reset is not None, get_actions is None
+        self.row_by_row = get_actions is None or (self.resets and not self._resets_rows)
         for name, count in (("seed", 1), ("seed_rows", 2)):
             method = own_method(wrapped, name)
             if method is not None and _takes_positional(method, count):
@@ -181,21 +183,26 @@ class _CompletedPolicy(AdaptedPolicy):
         return result
 
     def reset(self, do_resets: Array | None = None) -> None:
-        if self._reset is None:
-            return
-        if self._resets_rows:
-            self._reset(do_resets)
-        elif do_resets is None or np.all(do_resets):
-            self._reset()
-        elif np.any(do_resets):
-            raise PolicyError(
-                f"{name_of(self.wrapped)}.reset() resets all rows at once, but episodes end one by one",
-                hint="let reset take do_resets, a mask of rows, or run one environment a worker",
-            )
+        if self._reset is not None:
+            arguments = [do_resets] if self._resets_rows else []
+            self._reset(*arguments)
 
     def _one_row(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         actions, infos = self.get_actions(self._observations.stack([observation]))
-        return self._actions.split(actions)[0], map_tree(itemgetter(0), dict(infos))
+        return self._actions.split(actions)[0], _first_row(infos)
+
+
+def _first_row(infos: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a batch's infos have for its first row, without those that are masked there."""
+    row: dict[str, Any] = {}
+    for key, values in infos.items():
+        if isinstance(values, Mapping):
+            row[key] = _first_row(values)
+        elif not isinstance(values, np.ma.MaskedArray):
+            row[key] = values[0]
+        elif not np.ma.getmaskarray(values)[0].all():
+            row[key] = np.ma.getdata(values)[0]
+    return row
 
 
 def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:

@@ -65,9 +65,11 @@ class EpsilonPolicy(_Exploring):
     The info `explored` says at which steps. Raise PolicyLoadError for a policy that needs action masks.
     """
 
-    def __init__(self, inner: AdaptedPolicy, action_space: spaces.Space[Any], epsilon: float) -> None:
+    def __init__(
+        self, inner: AdaptedPolicy, action_space: spaces.Space[Any], epsilon: float, stream: str = "epsilon"
+    ) -> None:
         share = spaces.Box(0.0, 1.0, (), np.float64)
-        super().__init__(inner, "epsilon", spaces.Tuple((share, action_space)))
+        super().__init__(inner, stream, spaces.Tuple((share, action_space)))
         self.trusted, self._epsilon, self._rows = inner.trusted, epsilon, SpaceRows(action_space)
         if self.takes_masks:
             raise PolicyLoadError(
@@ -78,12 +80,15 @@ class EpsilonPolicy(_Exploring):
     def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> tuple[Any, dict[str, Any]]:
         share, uniform = drawn
         explored = share < self._epsilon
+        before = np.asarray(info.get("explored", False))  # Of a model that explores by itself.
+        counts = before.dtype == bool and before.shape == np.shape(explored)
+        info = {**info, "explored": explored | before if counts else explored}
         if not np.ndim(explored):
-            return uniform if explored else action, {**info, "explored": bool(explored)}
+            return uniform if explored else action, {**info, "explored": bool(info["explored"])}
         if explored.any():
             pairs = zip(self._rows.columns(uniform), self._rows.columns(action), strict=True)
             action = self._rows.tree([_where(explored, *pair) for pair in pairs])
-        return action, {**info, "explored": explored}
+        return action, info
 
 
 def _where(mask: Array, chosen: Array, others: Any) -> Array:
@@ -123,10 +128,6 @@ class ExploringSource:
     source: PolicySource
     epsilon: float | None
     action_noise: float | None
-
-    @property
-    def label(self) -> str:
-        return self.source.label
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         policy = self.source.load(env_spec, deterministic=deterministic)

@@ -105,8 +105,8 @@ class TorchPolicy(NetworkPolicy):
 
     What a row draws follows from its own seed, but for distributions that `_sample` does not know.
 
-    A module that is `row_by_row` acts on a batch of one row alone, since it keeps a state, draws from torch's
-    generator, or knows no other batch. Its own `reset`, where it has one, begins each episode.
+    A module that is `row_by_row` acts on a batch of one row alone, since it draws from torch's generator or
+    knows no other batch. So does one that has a `reset`, for it keeps a state: that begins each episode.
     """
 
     def __init__(
@@ -116,12 +116,6 @@ class TorchPolicy(NetworkPolicy):
         if any(leaf.kind == "text" for leaf in self._observations.leaves):
             raise PolicyLoadError(
                 "a torch module cannot take text", hint="wrap it in a policy with get_action"
-            )
-        reset = own_method(wrapped, "reset")
-        if reset is not None and not row_by_row:
-            raise PolicyLoadError(
-                "the torch module has a reset, so it keeps a state between steps",
-                hint="give it get_action and get_actions, which say how the state follows its episodes",
             )
         self._torch: Any = sys.modules["torch"]
         if getattr(wrapped.forward, "__func__", None) is self._torch.nn.Module.forward:
@@ -136,7 +130,9 @@ class TorchPolicy(NetworkPolicy):
         self._dtype = parameter.dtype if parameter.is_floating_point() else self._torch.get_default_dtype()
         with contextlib.suppress(NotImplementedError):  # An exported program has one mode.
             wrapped.eval()
-        self._reset, self.resets, self.row_by_row = reset, reset is not None, row_by_row
+        self._reset = own_method(wrapped, "reset")
+        self.resets = self._reset is not None
+        self.row_by_row = row_by_row or self.resets
 
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
         if self._reset is not None:

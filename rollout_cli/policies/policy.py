@@ -70,22 +70,18 @@ class AdaptedPolicy(Policy):
     has.
     """
 
-    row_wise: bool = (
-        False  # Row j of `get_actions` is what `get_action` gives, bit for bit, whatever others are.
-    )
-    row_by_row: bool = False  # A batch does not act as its rows alone do: each row needs a policy of its own.
-    resets: bool = (
-        False  # `reset` does anything: only then must a worker call it at the beginning of each episode.
-    )
-    # The user's own ones behind these two, for messages.
-    methods: tuple[str, str] = (
-        "get_action",
-        "get_actions",
-    )
-    trusted: bool = False  # Its actions are in the action space by construction, and need no check.
-    seed: Callable[[int], Any] | None = (
-        None  # The policy's own method; None where it has none. So is `seed_rows`.
-    )
+    # Row j of `get_actions` is what `get_action` gives, bit for bit, whatever others are.
+    row_wise: bool = False
+    # A batch does not act as its rows alone do: each row needs a policy of its own.
+    row_by_row: bool = False
+    # `reset` does anything: only then must a worker call it at the beginning of each episode.
+    resets: bool = False
+    # The user's own methods behind these two, for messages.
+    methods: tuple[str, str] = ("get_action", "get_actions")
+    # Its actions are in the action space by construction, and need no check.
+    trusted: bool = False
+    # The policy's own methods; None where it has none.
+    seed: Callable[[int], Any] | None = None
     seed_rows: Callable[[Array, Array], Any] | None = None
     takes_masks: bool = False  # A worker must set `masks` before each step.
     masks: Any = None  # What `env.action_masks()` returns, stacked to (n, ...) for n rows.
@@ -125,10 +121,6 @@ class AdaptedPolicy(Policy):
 class PolicySource(Protocol):
     """Where a policy comes from: small, picklable, and loaded in each worker."""
 
-    @property
-    def label(self) -> str:
-        """A short text for people."""
-
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         """Load a new copy of the policy and adapt it; where `deterministic`, to one that does not explore.
 
@@ -147,6 +139,12 @@ class PolicySource(Protocol):
 def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
     """Return whether an object is a source, by its class: a policy's own attributes may raise anything."""
     return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
+
+
+def recorded_spec(record: Mapping[str, Any]) -> str:
+    """Return the SPEC that a dataset's record means: a file by its absolute path, valid in any folder."""
+    scheme, path = record.get("scheme"), record["path"]
+    return str(record["spec"] if path is None else f"{scheme}:{path}" if scheme else path)
 
 
 def own_method(item: Any, name: str) -> Callable[..., Any] | None:

@@ -141,8 +141,6 @@ def _integer_column(leaf: Leaf, low: Words | None, span: Words, words: Words) ->
 class RandomSource:
     """The source of the built-in random policy; raise PolicyLoadError for any argument, as in `random:3`."""
 
-    label = "random"
-
     def __init__(self, rest: str, options: Mapping[str, Any]) -> None:
         if rest or options:
             raise PolicyLoadError(

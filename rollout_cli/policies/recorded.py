@@ -36,10 +36,6 @@ class RecordedSource:
     steps: Mapping[int, tuple[int, int]] = field(repr=False)
     columns: tuple[Array, ...] = field(repr=False)
 
-    @property
-    def label(self) -> str:
-        return f"replay:{self.path}"
-
     def root_seed(self, asked: int | None) -> int:
         """Return the root seed of a run that plays these episodes, where the user asked for this one or none.
 

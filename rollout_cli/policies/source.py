@@ -6,10 +6,10 @@ import contextlib
 import importlib.metadata
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, cast
@@ -17,24 +17,24 @@ from typing import Any, NamedTuple, cast
 import cloudpickle
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.errors import PolicyLoadError, StorageError, UsageError, UserCodeError
+from rollout_cli.errors import PolicyLoadError, UsageError, UserCodeError
 from rollout_cli.keywords import parted
 from rollout_cli.loading import (
     PICKLE_SUFFIXES,
     Source,
     did_you_mean,
-    first_line,
     is_file,
     is_module_attribute,
     reporting,
 )
 from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
+from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import AdaptedPolicy, PolicySource
 from rollout_cli.policies.random import RandomSource
 from rollout_cli.policies.schemes.constant import ConstantSource
 from rollout_cli.policies.schemes.d3rlpy import D3RLPY
-from rollout_cli.policies.schemes.files import FileScheme
+from rollout_cli.policies.schemes.files import FilePolicySource, FileScheme
 from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.schemes.onnx import ONNX
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
@@ -47,11 +47,13 @@ from rollout_cli.policies.schemes.zoo import ZOO
 _FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".safetensors", ".d3")
 """A SPEC that ends so names a file, also one that is not there."""
 
+_IMPORTS_TORCH = re.compile(rb"^\s*(import|from)\s+(torch|stable_baselines3|sb3_contrib)\b", re.MULTILINE)
+
 MakeSource = Callable[[str, Mapping[str, Any]], PolicySource]
 SCHEMES: dict[str, MakeSource] = {
     "random": RandomSource,
     "constant": ConstantSource.of,
-    "mix": lambda rest, options: MixSource.of(rest, options, policy_source, recorded_spec),
+    "mix": lambda rest, options: MixSource.of(rest, options, policy_source),
     "d3rlpy": D3RLPY,
     "onnx": ONNX,
     "rllib": RLLIB,
@@ -81,16 +83,28 @@ class UserPolicySource:
 
     source: Source
 
-    @property
-    def label(self) -> str:
-        return self.source.spec if self.source.data is None else Path(self.source.spec).name
-
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         policy = instantiate(self.source.load(PolicyLoadError), env_spec)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> dict[str, Any]:
         return {"scheme": None, "path": self.source.path, "sha256": self.source.sha256, "options": {}}
+
+
+def loads_torch(source: PolicySource) -> bool:
+    """Return whether loading the policy imports torch, as far as a look at its file tells."""
+    match source:
+        case ExploringSource(inner):
+            return loads_torch(inner)
+        case MixSource(sources=parts):
+            return any(map(loads_torch, parts))
+        case FilePolicySource(scheme):
+            return "torch" in scheme.needs
+        case UserPolicySource(Source(data=None, file=Path() as file)):
+            return _IMPORTS_TORCH.search(file.read_bytes()) is not None
+        case UserPolicySource(Source(data=bytes() as pickled)):
+            return b"torch" in pickled
+    return False
 
 
 def policy_source(
@@ -115,24 +129,9 @@ def policy_source(
         rest, options = _with_options(rest, options)
     elif make is None:
         spec, options = _with_options(spec, options)
-    is_module = is_module_attribute(spec)
-    source: PolicySource | None = None
-    if make is not None:
-        source = make(rest, options)
-    elif not is_module and (is_file(spec, _FILE_SUFFIXES) or os.path.exists(spec)):  # noqa: PTH110 - as below
-        source = _source_of_file(spec, options)
-    elif options:
-        raise _takes_no_options(spec)
+    source = make(rest, options) if make is not None else _source_without_scheme(spec, options)
     if sha256 is not None:
-        _check_hash(spec, source.describe() if source is not None else {}, sha256.lower())
-    if source is None and is_module:
-        source = UserPolicySource(Source.find(spec, PolicyLoadError))
-    if source is None:
-        kinds = f"{', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
-        raise PolicyLoadError(
-            f"{spec!r} names no policy",
-            hint=did_you_mean(spec) or f"use {kinds}",
-        )
+        _check_hash(spec, source.describe(), sha256.lower())
     return source
 
 
@@ -155,26 +154,34 @@ def _placed(value: Any) -> Any:
     return str(Path.cwd() / value) if isinstance(value, str) else value
 
 
-def _source_of_file(spec: str, options: Mapping[str, Any]) -> PolicySource | None:
-    """Return the source of a file or folder, by its content; None where it is of no known kind."""
-    if Path(spec).is_dir():
+def _source_without_scheme(spec: str, options: Mapping[str, Any]) -> PolicySource:
+    """Return the source of `module:attr`, or of a file or folder by its content."""
+    kind: str | None = None
+    if is_module_attribute(spec):
+        return _users_own(Source.find(spec, PolicyLoadError), options)
+    if os.path.isdir(spec):  # noqa: PTH112 - never raises
         kind = recognise_folder(Path(spec))
-    else:
-        source = Source.read(spec, PolicyLoadError)
-        kind = recognise(source.data or b"", spec)
+    elif is_file(spec, _FILE_SUFFIXES) or os.path.exists(spec):  # noqa: PTH110 - as above
+        file = Source.read(spec, PolicyLoadError)
+        kind = recognise(file.data or b"", spec)
         if kind == "pickle":
-            if options:
-                raise _takes_no_options(spec)
-            return UserPolicySource(source)
-    make = _scheme(kind or "")
-    if make is None and kind is not None:
+            return _users_own(file, options)
+    if kind is None:
+        kinds = f"{', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
+        raise PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or f"use {kinds}")
+    make = _scheme(kind)
+    if make is None:
         what, hint = ADVICE[kind]
         raise PolicyLoadError(f"{spec!r} is {what}", hint=hint)
-    return make(spec, options) if make is not None else None
+    return make(spec, options)
 
 
-def _takes_no_options(spec: str) -> PolicyLoadError:
-    return PolicyLoadError(f"the policy {spec!r} has no scheme, so it takes no options", hint="omit them")
+def _users_own(source: Source, options: Mapping[str, Any]) -> UserPolicySource:
+    if options:
+        raise PolicyLoadError(
+            f"the policy {source.spec!r} has no scheme, so it takes no options", hint="omit them"
+        )
+    return UserPolicySource(source)
 
 
 def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:
@@ -190,39 +197,26 @@ def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:
         )
 
 
-def recorded_spec(record: Mapping[str, Any]) -> str:
-    """Return the SPEC that a dataset's record means: a file by its absolute path, valid in any folder."""
-    scheme, path = record.get("scheme"), record["path"]
-    return str(record["spec"] if path is None else f"{scheme}:{path}" if scheme else path)
-
-
 class PackedPolicy(NamedTuple):
-    """The file that was written."""
+    """A policy as one pickle."""
 
-    path: Path
-    n_bytes: int
-    sha256: str
+    data: bytes
     class_name: str  # The dotted name of the packed class or function, or of the object's class.
     # The files that it still reads where it is loaded; None where that is unknown.
     reads: tuple[str, ...] | None
 
 
-def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPolicy:
-    """Pickle what `module:attr` names; the file appears whole or not at all.
+def pack_policy(spec: str) -> PackedPolicy:
+    """Pickle what `module:attr` names.
 
     The code of the named module, and of those below the working folder, goes into it; installed packages must
     be installed where it is loaded. There, a class or factory is called.
 
     Raises:
         PolicyLoadError: If `spec` names nothing, or what it names cannot be pickled.
-        StorageError: If the file exists and may not be replaced, or cannot be written.
     """
     if not is_module_attribute(spec):
         raise PolicyLoadError(f"{spec!r} is not module:attr", hint="name what to pack as my_module:MyPolicy")
-    if os.path.exists(output) and not overwrite:  # noqa: PTH110 - Path.exists raises where a name is too long
-        raise StorageError(
-            f"{str(output)!r} exists already", hint="give another {output}, or {overwrite=True}"
-        )
     source = Source.find(spec, PolicyLoadError)
     item = source.load(PolicyLoadError)
     with (
@@ -240,8 +234,7 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
         hint="an object's own __reduce__ or __setstate__ may be at fault",
     ):
         pickle.loads(data)  # noqa: S301 - the bytes were made just now
-    _write_whole(output, data)
-    return PackedPolicy(output, len(data), sha256(data).hexdigest(), policy_class(item), _reads(item))
+    return PackedPolicy(data, policy_class(item), _reads(item))
 
 
 def _reads(item: Any) -> tuple[str, ...] | None:
@@ -280,21 +273,3 @@ def _is_own(module: ModuleType, folder: Path) -> bool:
         return False
     path = Path(origin).resolve()
     return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & {*path.parts}
-
-
-def _write_whole(output: Path, data: bytes) -> None:
-    temporary = output.with_name(f".rollout.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(output)
-    except OSError as error:
-        raise StorageError(
-            f"{str(output)!r} cannot be written: {first_line(error)}",
-            hint="check the free space, and that the folder exists and can be written to",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 
-from rollout_cli.dataset.card import PLOT
 from rollout_cli.dataset.folder import FolderLock
 from rollout_cli.dataset.layout import plot_path, read_info
 from rollout_cli.dataset.metadata import write_info
@@ -14,8 +12,8 @@ from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.store import file_store
 from rollout_cli.errors import UsageError
 from rollout_cli.remote import folder_of
-from rollout_cli.report.charts import charts_of
-from rollout_cli.report.figure import draw
+from rollout_cli.report.charts import chart_of
+from rollout_cli.report.figure import drawn
 
 _LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
 
@@ -47,8 +45,7 @@ def write_card(
         info = read_info(root)
         card = dict(info.get("card") or {}) | ({} if license is None else {"license": license})
         if plot:
-            with tempfile.TemporaryDirectory() as folder:
-                draw(charts_of(load(root), "returns"), Path(folder, PLOT))
-                files.replace(plot_path(root), Path(folder, PLOT).read_bytes())
+            picture = plot_path(root)
+            files.replace(picture, drawn(chart_of(load(root), "returns"), picture.suffix))
         write_info(files, root, info | {"card": card | {"plot": plot}})
     return root / "README.md"

@@ -22,7 +22,6 @@ from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.layout import stats_path
 from rollout_cli.dataset.parquet import DAMAGED_HINT, reading
 from rollout_cli.dataset.reader import Dataset
-from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import stats_document, table_stats
 from rollout_cli.episodes.plain import from_plain
 from rollout_cli.errors import DatasetFormatError, UsageError
@@ -36,6 +35,7 @@ _BARS, _GROUPS, _MOST_PROFILES = 16, 16, 64
 _MOST_STEPS, _MOST_BYTES, _MOST_VALUES = 200_000, 64 << 20, 1 << 20
 """How much of a dataset, and of a column, is looked at."""
 _BINS = 24
+_WHOLE = 2.0**52  # From here on all floats are whole, and not all whole numbers and halves are floats.
 _LEAST_SHARE = 0.0005  # Smaller ones would read as 0.0 %.
 _STATS = {"low": "min", "high": "max", "mean": "mean", "std": "std"}
 
@@ -86,7 +86,7 @@ class Dimension:
 
 def some_steps(dataset: Dataset) -> pa.Table:
     """Return the rows of `data`, or a sample of them where there are many."""
-    step_bytes = DatasetSchema.from_info(dataset.info).step_bytes
+    step_bytes = dataset.rows.table.schema.step_bytes
     return dataset.rows.some_steps(max(1, min(_MOST_STEPS, _MOST_BYTES // max(1, step_bytes))))
 
 
@@ -100,7 +100,7 @@ def stats_of(dataset: Dataset) -> dict[str, Any]:
     with reading(path):
         if dataset.info["status"] != "collecting" and path.is_file():
             return _stats_in(path)
-    return stats_document(table_stats(some_steps(dataset)), DatasetSchema.from_info(dataset.info))
+    return stats_document(table_stats(some_steps(dataset)), dataset.rows.table.schema)
 
 
 def _stats_in(path: Path) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _observed(values: Array, low: float, high: float) -> dict[str, Any]:
 def bins_of(values: Array, most: int = _BINS) -> Array:
     """Return the edges of bins for finite numbers, float64 (n + 1,): few integers have a bin each."""
     low, high = float(values.min()), float(values.max())
-    if np.array_equal(values, np.floor(values)):
+    if max(abs(low), abs(high)) < _WHOLE and np.array_equal(values, np.floor(values)):
         # The width is a whole number, or some bins would hold one number more than others.
         width = math.ceil((high - low + 1) / most)
         return np.arange(low, high + width + 1, width) - 0.5
@@ -221,8 +221,8 @@ class Profiles(Titled):
 Chart = Bars | Ranges | Profiles
 
 
-def charts_of(dataset: Dataset, what: str) -> list[Chart]:
-    """Return the charts of one of `PLOTS`.
+def chart_of(dataset: Dataset, what: str) -> Chart:
+    """Return one of `PLOTS`.
 
     Raises:
         UsageError: If there is no such plot, or no episode.
@@ -232,10 +232,10 @@ def charts_of(dataset: Dataset, what: str) -> list[Chart]:
     if not len(dataset):
         raise UsageError("there is no episode to plot", hint="choose another dataset")
     if what == "over-time":
-        return [over_time(dataset)]
+        return over_time(dataset)
     if what in ("returns", "lengths"):
-        return [histogram(f"{what} of {len(dataset):,} episodes", dataset.rows.column(what[:-1]))]
-    return [_column_chart(dataset, what[:-1])]
+        return histogram(f"{what} of {len(dataset):,} episodes", dataset.rows.column(what[:-1]))
+    return _column_chart(dataset, what[:-1])
 
 
 def histogram(title: str, values: Array) -> Bars:
@@ -291,7 +291,10 @@ def _column_chart(dataset: Dataset, prefix: str) -> Chart:
     table = some_steps(dataset)
     rows = list(dimensions(dataset, table, prefix))
     sample = "" if len(table) == dataset.rows.column("length").sum() else "a sample of "
-    title, first = f"{prefix}s of {sample}{len(table):,} steps", rows[0]
+    title = f"{prefix}s of {sample}{len(table):,} steps"
+    if not rows:
+        raise UsageError(f"the {prefix}s have no number", hint="plot returns, or lengths")
+    first = rows[0]
     if len(rows) == 1 and first.counts and first.edges[0] % 1 and first.edges[1] - first.edges[0] == 1:
         note = f"mean {first.mean:.6g}, std {first.std:.6g}"
         return Bars(title, note, bin_labels(first.edges), first.counts)

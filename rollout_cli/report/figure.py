@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rollout_cli.dataset.store import staged
+from rollout_cli.dataset.folder import staged
 from rollout_cli.errors import UsageError
 from rollout_cli.loading import needing
 from rollout_cli.report.charts import Bars, Chart, Profiles, Ranges
@@ -17,8 +18,8 @@ SUFFIXES = (".png", ".svg")
 _COLOUR, _COLUMNS, _DOTS, _SHORT_LABEL = "#3b6fb6", 3, 144, 3
 
 
-def write_figure(charts: Sequence[Chart], path: Path) -> None:
-    """Write charts to one file; its suffix says of which kind.
+def write_figure(chart: Chart, path: Path) -> None:
+    """Write a chart to a file; its suffix says of which kind.
 
     Raises:
         DatasetExistsError: If the file exists.
@@ -30,30 +31,27 @@ def write_figure(charts: Sequence[Chart], path: Path) -> None:
             hint="name a picture: {output=" + str(path.with_suffix(".png")) + "}",
         )
     with staged(path) as place:
-        draw(charts, place)
+        place.write_bytes(drawn(chart, path.suffix))
 
 
-def draw(charts: Sequence[Chart], place: Path) -> None:
-    """Draw charts into a file that nobody else sees yet."""
+def drawn(chart: Chart, suffix: str) -> bytes:
+    """Return a chart as a picture of the kind that files with this suffix are."""
     with needing("matplotlib"):
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional package
 
-    heights = [_height(chart) for chart in charts]
-    figure: Any = Figure(figsize=(8, sum(heights)), dpi=_DOTS, layout="constrained")
-    parts = np.atleast_1d(figure.subfigures(len(charts), 1, height_ratios=heights))
-    for part, chart in zip(parts, charts, strict=True):
-        part.suptitle(chart.title)
-        if isinstance(chart, Profiles):
-            _profiles(part, chart)
-        else:
-            _panel(part.subplots(), chart)
+    n_rows = -(-len(chart.rows) // _COLUMNS) if isinstance(chart, Profiles) else 1
+    height = 1.0 + 1.3 * n_rows if isinstance(chart, Profiles) else 4.0
+    figure: Any = Figure(figsize=(8, height), dpi=_DOTS, layout="constrained")
+    figure.suptitle(chart.title)
+    if isinstance(chart, Profiles):
+        _profiles(figure.subplots(n_rows, _COLUMNS, squeeze=False).flat, chart)
+    else:
+        _panel(figure.subplots(), chart)
     # Neither the time nor the version: the same dataset has the same picture.
-    metadata = {"Date": None} if place.suffix == ".svg" else {"Software": None}
-    figure.savefig(place, metadata=metadata)
-
-
-def _height(chart: Chart) -> float:
-    return 1.0 + 1.3 * -(-len(chart.rows) // _COLUMNS) if isinstance(chart, Profiles) else 4.0
+    metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
+    picture = io.BytesIO()
+    figure.savefig(picture, format=suffix[1:], metadata=metadata)
+    return picture.getvalue()
 
 
 def _panel(axes: Any, chart: Bars | Ranges) -> None:
@@ -71,12 +69,10 @@ def _panel(axes: Any, chart: Bars | Ranges) -> None:
     axes.tick_params(axis="x", rotation=90 if is_wide else 0)
 
 
-def _profiles(part: Any, chart: Profiles) -> None:
-    grid = part.subplots(-(-len(chart.rows) // _COLUMNS), _COLUMNS, squeeze=False)
-    for axes in grid.flat:
+def _profiles(panels: Sequence[Any], chart: Profiles) -> None:
+    for axes in panels[len(chart.rows) :]:
         axes.set_axis_off()
-    for axes, row in zip(grid.flat, chart.rows, strict=False):
-        axes.set_axis_on()
+    for axes, row in zip(panels, chart.rows, strict=False):
         axes.set_title(row.name, fontsize="small")
         axes.set_yticks([])
         axes.tick_params(labelsize="x-small")

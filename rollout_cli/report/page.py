@@ -14,9 +14,9 @@ import numpy as np
 
 from rollout_cli.dataset.card import dataset_name
 from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.stats import MAX_ELEMENTS, Anomaly
-from rollout_cli.dataset.store import staged
 from rollout_cli.errors import UsageError
 from rollout_cli.loading import printable
 from rollout_cli.report import svg

@@ -19,6 +19,7 @@ from rollout_cli.cores import usable_cores
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
+from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.progress import Progress
@@ -185,14 +186,15 @@ def _recorded(trial: Trial, n_steps: int) -> Recorded:
     limit = None if trial.config.vectorization == "native" else n_steps // _EPISODES
     with trial.running(limit=limit) as sampler:
         began = time.monotonic()
-        stop = len(trial.policy.steps) if isinstance(trial.policy, RecordedSource) else NO_END
+        source = trial.policy.source if isinstance(trial.policy, ExploringSource) else trial.policy
+        stop = len(source.steps) if isinstance(source, RecordedSource) else NO_END
         chunks = [*sampler.stream(MinTimesteps(n_steps, stop=stop))]
         seconds = time.monotonic() - began
-        while chunks and not chunks[-1].completes:
-            chunks.pop()
         if not chunks:
             raise InterruptedRunError("no episode ended")
         chunk = concatenate(chunks)
+        if chunk.n_episodes == stop:  # There are no more.
+            n_steps = chunk.n_steps
         summary = _written(sampler, chunk)
         return Recorded(trial, sampler.env_spec, sampler.report, limit, n_steps, chunk, summary, seconds)
 

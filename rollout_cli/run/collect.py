@@ -231,6 +231,7 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     unknown = reproduce.Verdict("unknown", "the run had not ended when this was written")
     folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=state.keep_until, lock=lock)
     source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(unknown)}
+    source |= _skipped_facts(state.skipped)  # A kill must not lose what earlier runs recorded.
     settings = DatasetSettings(
         spec,
         [source],
@@ -270,7 +271,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
             writer.write(
                 chunk, partition=worker - config.shard_numbers.start if config.episodes_per_worker else 0
             )
-            tally.episodes += chunk.n_episodes if chunk.completes else 0
+            tally.episodes += chunk.n_episodes
             tally.steps += chunk.n_steps
             tally.return_sum += chunk.return_sum
             if config.keep is not None:
@@ -385,11 +386,7 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
     if run.tally.acceptance is not None:
         facts["acceptance"] = run.tally.acceptance
     failure, skipped = run.tally.failure, run.tally.skipped
-    if skipped:
-        episodes = [
-            {"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())
-        ]
-        facts["skipped"] = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
+    facts |= _skipped_facts(skipped)
     if not run.is_ending:
         return writer.close(status="complete", stopped_by=run.tally.stopped_by, **facts)
     kept = f"no episode was {'finished' if run.tally.acceptance is None else 'kept'}, so no dataset was left"
@@ -406,6 +403,13 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
     count = sampler.dropped_episodes
     dropped = f"; {count:,} more had ended before a lower-numbered one and were dropped" if count else ""
     raise run.signals.error(f"the run was ended by {run.signals.name}: {as_flags(kept)}{dropped}")
+
+
+def _skipped_facts(skipped: Mapping[int, str]) -> dict[str, Any]:
+    """Return what info.json records of skipped episodes; nothing where there is none."""
+    episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())]
+    note = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
+    return {"skipped": note} if episodes else {}
 
 
 def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> None:

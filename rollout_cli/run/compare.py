@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.episodes.infos import free_name
 from rollout_cli.episodes.spaces import Array
 
 if TYPE_CHECKING:
@@ -59,7 +60,11 @@ def first_difference(
     fields.
     """
     columns, others = (
-        {name: column for name, column in _columns(batch) if not only or name.partition(".")[0] in only}
+        {
+            name: column
+            for name, column in _columns(batch).items()
+            if not only or name.partition(".")[0] in only
+        }
         for batch in (first, again)
     )
     differences = []
@@ -75,8 +80,8 @@ def first_difference(
     return earliest and replace(earliest, infos=infos)
 
 
-def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
-    """Yield the fields of one episode in the order of cause and effect within a step."""
+def _columns(batch: EpisodeBatch) -> dict[str, _Column]:
+    """Return the fields of one episode in the order of cause and effect within a step."""
     length = len(batch.rewards)
     fields = (
         ("episode_number", batch.numbers, 0),
@@ -92,8 +97,11 @@ def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
         ("env_info", batch.env_infos, 0),
         ("length", batch.lengths, length - 1),
     )
-    for name, tree, start in fields:
-        yield from _leaves(name, tree, start)
+    columns: dict[str, _Column] = {}
+    for field, tree, start in fields:
+        for name, column in _leaves(field, tree, start):
+            columns[free_name(name, columns)] = column  # Keys with dots make two leaves of one name.
+    return columns
 
 
 def _leaves(name: str, tree: Any, start: int) -> Iterator[tuple[str, _Column]]:
@@ -138,7 +146,7 @@ def _value(values: Array, row: int) -> Any:
 def _bits(value: Any) -> tuple[Any, ...]:
     """Return what two values have in common if they are the same."""
     if not isinstance(value, np.ndarray | np.generic):
-        return type(value), value
+        return type(value), repr(value)  # Equal are [1], [True] and [1.0], and 0.0 and -0.0.
     return value.dtype, value.shape, value.tolist() if value.dtype == object else value.tobytes()
 
 
@@ -151,22 +159,10 @@ def _shown(value: Any) -> Any:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetDifference:
-    """Where two datasets differ first."""
-
-    episode: int | None  # Its place in both; None where they differ as a whole.
-    difference: Difference
-
-    @property
-    def place(self) -> str:
-        if self.episode is None:
-            return self.difference.field
-        return f"{self.difference.place} of episode {self.episode}"
-
-
-def diff(first: Dataset, second: Dataset) -> DatasetDifference | None:
+def diff(first: Dataset, second: Dataset) -> tuple[int | None, Difference] | None:
     """Return where two datasets differ, episode by episode in their orders; None where they are the same.
+
+    First comes the place of the episode in both; None where they differ as a whole.
 
     Spaces, numbers, seeds and all recorded values are compared, with their types; not which worker ran an
     episode and how long that took, how a dataset is cut into files, or what else info.json records.
@@ -177,15 +173,15 @@ def diff(first: Dataset, second: Dataset) -> DatasetDifference | None:
     """
     texts = [str(dataset.info["spaces"]) for dataset in (first, second)]
     if texts[0] != texts[1]:
-        return DatasetDifference(None, Difference("spaces", 0, texts))
+        return None, Difference("spaces", 0, texts)
     n_episodes, start = min(len(first), len(second)), 0
     for block in first.rows.select(slice(n_episodes)).blocks():
         other = second.rows.select(slice(start, start + len(block)))
         if first_difference(block.batch(), other.batch()) is not None:  # Most blocks are the same.
             for place, pair in enumerate(zip(block.batches, other.batches, strict=True), start):
                 if (difference := first_difference(*pair)) is not None:
-                    return DatasetDifference(place, difference)
+                    return place, difference
         start += len(block)
     if len(first) != len(second):
-        return DatasetDifference(None, Difference("episodes", 0, [len(first), len(second)]))
+        return None, Difference("episodes", 0, [len(first), len(second)])
     return None

@@ -6,44 +6,37 @@ Parts are the shards of a run, or runs of one seed over ranges of episodes that 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from rollout_cli import pins
 from rollout_cli.config import CollectConfig, plain_value
-from rollout_cli.dataset.folder import OutputFolder, check_folder
 from rollout_cli.dataset.layout import collected_source
 from rollout_cli.dataset.metadata import DatasetSettings
-from rollout_cli.dataset.operations import join_datasets
+from rollout_cli.dataset.operations import Writing, join_datasets, write_derivations
 from rollout_cli.dataset.reader import Dataset, load
-from rollout_cli.dataset.rewrite import Edited, Rewritten, rewrite
-from rollout_cli.dataset.schema import info_columns_of
+from rollout_cli.dataset.rewrite import Derivation, Edited, Rewritten
 from rollout_cli.dataset.segments import SizeLimits
-from rollout_cli.errors import UsageError
+from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import (
+    DECISIVE,
     changed_sources,
     changed_versions,
-    in_files,
+    differences,
     recorded_values,
-    without_folders,
 )
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 
-_OF_THE_FOLDER = ("output", "shard", "seed")
-_MAY_DIFFER = {
-    *("workers", "sampler", "start_method", "ray_address", "cpus_per_worker", "gpus_per_worker"),
-    *("flush_every", "pin", "accept_changes", "max_time"),
-}
-"""Options in which shards may differ: they say where and how it ran (`exact` divides workers)."""
+_OF_ALL = {*DECISIVE} - {"shard"}
+"""Options that the parts of a run share."""
 
 
 class _Shard(NamedTuple):
@@ -68,10 +61,8 @@ def merge(
     parts: Sequence[Path],
     output: Path,
     *,
-    overwrite: bool,
-    dry_run: bool = False,
-    progress: Progress,
     accept_changes: bool = False,
+    **writing: Unpack[Writing],
 ) -> Edited:
     """Write the dataset of the run whose parts these are, in any order; `data/` is as one run makes it.
 
@@ -84,14 +75,13 @@ def merge(
             twice, or if spaces differ.
         DatasetFormatError: If a dataset is damaged.
     """
-    check_folder(output, overwrite=overwrite)
     if output.resolve() in [path.resolve() for path in parts]:
         raise UsageError(f"{output} is read itself", hint="merge into another folder")
     datasets = [load(path) for path in parts]
     if not (_are_shards(datasets) or _are_ranges(datasets)):
-        return join_datasets(datasets, output, overwrite=overwrite, dry_run=dry_run, progress=progress)
+        return join_datasets(datasets, output, **writing)
     shards = sorted(map(_shard, datasets), key=lambda shard: shard.place)
-    changes = _changes(shards, progress, accept_changes=accept_changes)
+    changes = _changes(shards, writing.get("progress", Progress()), accept_changes=accept_changes)
     first, config = shards[0], replace(shards[0].config, shard=None)
     if config.episodes is not None:
         stop = shards[-1].config.run_numbers.stop
@@ -103,16 +93,13 @@ def merge(
         [worker * per_worker for worker in config.run_numbers] if per_worker else [config.run_numbers.start],
         next_observation=config.next_observation,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
-        columns=info_columns_of(first.dataset.info["features"]),
+        columns=first.dataset.rows.table.schema.infos,
+        info_columns=first.dataset.info["info_columns"],
     )
     steps = sum(shard.dataset.info["steps"] for shard in shards)
-    if not dry_run:
-        chunks = _chunks([shard.dataset for shard in shards], per_worker)
-        # An old dataset stays until the new one is whole: no number gets so far.
-        never = [sys.maxsize] * len(settings.first_numbers)
-        folder = OutputFolder(output, overwrite=overwrite, keep_until=never)
-        rewrite(chunks, folder, settings, n_steps=steps, progress=progress)
-    return Edited(output, "merge", sum(map(len, datasets)), steps, sources=1, written=not dry_run)
+    result = Edited(output, "merge", sum(map(len, datasets)), steps, sources=1)
+    chunks = _chunks([shard.dataset for shard in shards], per_worker)
+    return write_derivations([Derivation(result, settings, chunks)], writing)[0]
 
 
 def _are_shards(datasets: Sequence[Dataset]) -> bool:
@@ -129,7 +116,7 @@ def _are_ranges(datasets: Sequence[Dataset]) -> bool:
     Their columns must be decided, and the same: then they are those of a run over all of the episodes. No
     other option may have ended one.
     """
-    ranges, runs = list[tuple[int, int]](), set[str]()
+    ranges, first = list[tuple[int, int]](), datasets[0].info
     for info in (dataset.info for dataset in datasets):
         source = info["sources"][0]
         options = source.get("collector", {})
@@ -137,13 +124,12 @@ def _are_ranges(datasets: Sequence[Dataset]) -> bool:
         is_whole &= options.get("timesteps") is None and source.get("stopped_by", "episodes") == "episodes"
         if not is_whole or not options.get("episodes"):
             return False
-        first, _, stop = str(options["episodes"]).rpartition(":")
-        ranges.append((int(first or 0), int(stop)))
-        shared = {name: options[name] for name in options.keys() - {*_MAY_DIFFER, "episodes"}}
-        runs.add(json.dumps([source["run"], info["features"], shared], sort_keys=True))
-    return len(ranges) > len(runs) == 1 and all(
-        left[1] == right[0] for left, right in pairwise(sorted(ranges))
-    )
+        is_same = (source["run"], info["features"]) == (first["sources"][0]["run"], first["features"])
+        if not is_same or differences(first["sources"][0], source, _OF_ALL):
+            return False
+        start, _, stop = str(options["episodes"]).rpartition(":")
+        ranges.append((int(start or 0), int(stop)))
+    return len(ranges) > 1 and all(left[1] == right[0] for left, right in pairwise(sorted(ranges)))
 
 
 def _shard(dataset: Dataset) -> _Shard:
@@ -153,6 +139,12 @@ def _shard(dataset: Dataset) -> _Shard:
         raise UsageError(
             f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}",
             hint=f"finish it: `rollout {config.command}` with {{resume=True}} "
+            f"{{output={json.dumps(str(path))}}}",
+        )
+    if len(dataset) != (stated := dataset.info["episodes"]):
+        raise DatasetFormatError(
+            f"{path} has {len(dataset):,} episodes, but its info.json states {stated:,}",
+            hint=f"copy it again, or collect the rest: `rollout {config.command}` with {{resume=True}} "
             f"{{output={json.dumps(str(path))}}}",
         )
     return _Shard(dataset, config, source)
@@ -190,21 +182,10 @@ def _changes(
     if count and (missing or len(present) != count):
         what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
         raise UsageError(what, hint="give each shard of the run once")
-    may_differ = _MAY_DIFFER - ({"workers"} if first.config.command == "exact" else set())
+    options = {*_OF_ALL, "episodes"} if count else _OF_ALL
     changes: list[Mapping[str, Any]] = [*first.source["changes"]]
     for shard in others:
-        compared = vars(first.config).keys() - {
-            *_OF_THE_FOLDER,
-            *may_differ,
-            *(() if count else ("episodes",)),
-            *in_files(first.source, shard.source),
-            "policy_kwargs",
-        }
-        differing = sorted(
-            name for name in compared if getattr(first.config, name) != getattr(shard.config, name)
-        )
-        options = [without_folders(part.source["policy"]["options"]) for part in (first, shard)]
-        differing += ["policy_kwargs"] if options[0] != options[1] else []
+        differing = sorted(differences(first.source, shard.source, options))
         differing += ["root_seed"] if first.source["root_seed"] != shard.source["root_seed"] else []
         differing += [
             name for name in ("spaces", "features") if first.dataset.info[name] != shard.dataset.info[name]

@@ -11,8 +11,7 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -22,8 +21,7 @@ from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, UserCodeError
 from rollout_cli.loading import Source
-from rollout_cli.policies.policy import PolicySource
-from rollout_cli.policies.source import recorded_spec
+from rollout_cli.policies.policy import PolicySource, recorded_spec
 from rollout_cli.workers.values import WorkerReport
 
 CUT = "***"
@@ -32,9 +30,20 @@ SEEDING = 3
 
 ORIGINS = {"policy": "policy", "env": "env_source"}
 """The options that name code of the user's, and what records where that came from."""
+DECISIVE = (
+    *("command", "env_kwargs", "wrapper", "reset_options", "tasks", "max_episode_length", "deterministic"),
+    *("invalid_action", "vectorization", "envs_per_worker", "worker_class", "worker_args", "segment_bytes"),
+    *("next_observation", "drop_info", "shard", "fresh_env", "epsilon", "action_noise", "keep"),
+)
+"""Options that decide the data, beside policy and environment. Others (amount, workers, sampler, faults,
+showing) may differ in one dataset.
+"""
 _SECRETS = {"password", "secret", "api_key", "access_token"}
-_SECRET_ARGUMENT = re.compile(rf"([?&](?:{'|'.join(sorted(_SECRETS))})=)([^&]+)")
+_NAMES = "|".join(sorted(_SECRETS))
+_SECRET_ARGUMENT = re.compile(rf"([?&](?:{_NAMES})=)[^&]+")
 """One of a SPEC, such as `?password=x`."""
+_CUT_SECRET = re.compile(rf'(?:"(?:{_NAMES})": "|[?&](?:{_NAMES})=){re.escape(CUT)}(?=["&])')
+"""A secret that was cut, in JSON: a member of an object, or an argument of a SPEC."""
 _NOT_RECORDED = {"output", "overwrite", "resume", "seed", "accept_changes"}
 """Where a dataset lies, and what was there before, are no part of it; the root seed has its own place."""
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
@@ -42,29 +51,12 @@ _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
 _GIT_SECONDS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a run records of the place where it runs.
+def surroundings() -> dict[str, Any]:
+    """Return what a run records of the place where it runs; it takes a while, and needs nothing of the run.
 
-    Attributes:
-        versions: Of Python, the platform, this package, and the packages that each run uses.
-        git: The commit of the working folder, and whether it is dirty; None outside of a repository.
-        distributions: By top-level module, the installed distributions that it belongs to.
+    `versions` are those of Python, the platform, this package, and the packages that each run uses; `git` is
+    the commit of the working folder, and whether it is dirty, None outside of a repository.
     """
-
-    versions: Mapping[str, str]
-    git: Mapping[str, Any] | None
-    distributions: Mapping[str, Sequence[str]]
-
-    def versions_of(self, modules: Iterable[str]) -> dict[str, str]:
-        """Return the versions, and those of all distributions that these top-level modules belong to."""
-        names = {name for module in modules for name in self.distributions.get(module, ())}
-        loaded = {re.sub(r"[-_.]+", "-", name).lower(): _version(name) for name in names}
-        return {**self.versions, **dict(sorted(loaded.items()))}
-
-
-def surroundings() -> Surroundings:
-    """Look at the place where a run runs; it takes a while, and needs nothing of the run."""
     versions = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -74,7 +66,8 @@ def surroundings() -> Surroundings:
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
-    return Surroundings(versions, git, _distributions())
+    _distributions()  # `run_record` asks for them.
+    return {"versions": versions, "git": git}
 
 
 # They read the files of distributions: once a process is enough.
@@ -113,15 +106,19 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
     )
 
 
-def run_record(sources: Mapping[str, Any], report: WorkerReport, surrounding: Surroundings) -> dict[str, Any]:
+def run_record(
+    sources: Mapping[str, Any], report: WorkerReport, surrounding: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the whole record of a run: `sources_record`, what its workers reported, and where it runs."""
+    names = {name for module in report.modules for name in _distributions().get(module, ())}
+    loaded = {re.sub(r"[-_.]+", "-", name).lower(): _version(name) for name in names}
     return {
         **sources,
         "env": {**storable(report.env), **sources["env"]},
         "policy": {**sources["policy"], "class": report.policy_class},
         "files": pins.record(report.files),
-        "versions": surrounding.versions_of(report.modules),
-        "git": surrounding.git,
+        **surrounding,
+        "versions": {**surrounding["versions"], **dict(sorted(loaded.items()))},
     }
 
 
@@ -139,20 +136,29 @@ def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     return [f"the source of the {name} has changed" for name in changed]
 
 
-def in_files(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
-    """Return which of `policy` and `env` are files in both records; these may lie elsewhere."""
-    pairs = {name: (before[origin], now[origin]) for name, origin in ORIGINS.items()}
-    return {
-        name
-        for name, (old, new) in pairs.items()
-        if old["path"] and new["path"] and old.get("scheme") == new.get("scheme")
-    }
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], options: Iterable[str] = DECISIVE
+) -> dict[str, tuple[Any, Any]]:
+    """Return both values of each of these options in which two records differ; `exact` has some of its own.
+
+    A policy or an environment in a file may lie elsewhere: its contents are compared by their hash.
+    """
+    exact = ("episodes_per_worker", "workers") if now["collector"]["command"] == "exact" else ()
+    pairs = {name: (before["collector"].get(name), now["collector"].get(name)) for name in (*options, *exact)}
+    for name, origin in ORIGINS.items():
+        old, new = before[origin], now[origin]
+        if not (old["path"] and new["path"] and old.get("scheme") == new.get("scheme")):
+            pairs[name] = (old["spec"], new["spec"])
+    kwargs = [_without_folders(record["policy"]["options"]) for record in (before, now)]
+    pairs["policy_kwargs"] = (kwargs[0], kwargs[1])
+    # A record that lacks an option was made without it: it has no value, as an empty one.
+    return {name: (old, new) for name, (old, new) in pairs.items() if (old or None) != (new or None)}
 
 
-def without_folders(options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_folders(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a policy's options, its files without their place: their contents are in the policy's hash."""
     return {
-        name: without_folders(value)
+        name: _without_folders(value)
         if isinstance(value, Mapping)
         else "(a file)"
         if isinstance(value, str) and value.startswith("/")
@@ -225,23 +231,13 @@ def check_nothing_cut(config: CollectConfig) -> None:
     for option in options_of(config.command):
         value = getattr(config, option.name)
         for name, part in value.items() if isinstance(value, Mapping) else [("", value)]:
-            if _is_cut(name, part):
+            if _CUT_SECRET.search(json.dumps({name: part}, default=str)):
                 raise ConfigError(
                     f"the dataset does not record {repr(name) if name else 'all'} of {option.flag}, "
                     "because a name in it is that of a secret",
                     hint=f"give it again: {{{option.name}={name and f'{name}='}…}}; where a command "
                     "has no such option, let the code read the secret from an environment variable",
                 )
-
-
-def _is_cut(name: str, value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_is_cut(inner, item) for inner, item in value.items())
-    if isinstance(value, list | tuple):
-        return any(_is_cut("", item) for item in value)
-    if name in _SECRETS:
-        return bool(value == CUT)
-    return isinstance(value, str) and any(text == CUT for _, text in _SECRET_ARGUMENT.findall(value))
 
 
 def storable(document: Mapping[str, Any]) -> dict[str, Any]:

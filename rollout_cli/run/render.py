@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 
 from rollout_cli.config import CollectConfig
+from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset, Episode
 from rollout_cli.dataset.schema import SpaceSchema
-from rollout_cli.dataset.store import staged
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.updates import close_env
@@ -25,7 +25,7 @@ from rollout_cli.report.frames import as_frame, check_film, filming, image_colum
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.request import env_of
-from rollout_cli.seeding.seeds import BorrowedGenerators
+from rollout_cli.seeding.seeds import SETUP, BorrowedGenerators, seed_globals
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.values import EpisodeRules
 
@@ -126,7 +126,10 @@ def _rendering_env(
     if not isinstance(source.resolve(), gymnasium.Env):
         source.kwargs["render_mode"] = "rgb_array"
     try:
-        env = source.build()
+        # As its worker built it, with `--fresh-env` for each episode too.
+        with BorrowedGenerators():
+            seed_globals(dataset.info["sources"][episode.source]["root_seed"], SETUP)
+            env = source.build()
     except EnvLoadError as error:
         if "'render_mode'" not in error.message:
             raise

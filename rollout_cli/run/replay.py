@@ -11,6 +11,7 @@ from rollout_cli.config import CollectConfig, Values
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
+from rollout_cli.episodes.chunk import unmatched_patterns, without_infos
 from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
@@ -29,6 +30,8 @@ _ALL_BUT_REWARDS = (
 _HERE: Values = {
     "sampler": "local",
     "workers": 1,
+    "shard": None,
+    "ray_address": None,
     "require_reproducible": False,
     "policy_sha256": None,
     "step_timeout": None,
@@ -81,8 +84,7 @@ def _replay_source(
     dataset: Dataset, source: Mapping[str, Any], places: Iterable[int], values: Values
 ) -> tuple[list[Replayed], list[str]]:
     """Replay episodes of the run that `source` records, with the options that it had."""
-    dropped = [key for step in dataset.info["derived"] for key in step["options"].get("drop_info", ())]
-    config = CollectConfig(**{**values, **_HERE, "drop_info": (*values.get("drop_info", ()), *dropped)})
+    config = CollectConfig(**{**values, **_HERE})
     provenance.check_nothing_cut(config)
     sha256 = source["policy"]["sha256"] if source["policy"]["path"] else None
     policies = exploring(policy_source(config.policy, config.policy_kwargs, sha256=sha256), config)
@@ -91,13 +93,23 @@ def _replay_source(
     provenance.check_env_file(source, envs)
     is_relabelled = provenance.is_relabelled(dataset.info)
     with sampler_of(config, policies, envs) as sampler:
-        changed, versions = _start(sampler, dataset, source, sources)
+        sampler.start_worker()
+        surrounding = provenance.surroundings()
+        if SpaceSchema.of(sampler.wait_until_started()).describe() != dataset.info["spaces"]:
+            record = provenance.run_record(sources, sampler.report, surrounding)
+            raise EnvLoadError(
+                "the environment has other spaces than those of the dataset",
+                hint="; ".join(_changed(source, record, is_whole=False))
+                or "its code, or a package that it uses, has changed",
+            )
+        if (reason := sampler.report.not_reproducible) is not None:
+            raise NotReproducibleError(f"these episodes cannot be run again: {reason}")
         replayed = [
             _run_again(sampler, dataset, place, _ALL_BUT_REWARDS if is_relabelled else ()) for place in places
         ]
         # What is read in an episode is known by now.
-        late, _ = pins.changes(source["files"], pins.record(sampler.report.files))
-    notices = [*(change for change in _since(late) if change not in changed), *changed, *versions]
+        record = provenance.run_record(sources, sampler.report, surrounding)
+    notices = _changed(source, record, is_whole=True)
     notices += ["the rewards were relabelled, so they are not compared"] if is_relabelled else []
     notices += [
         f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]
@@ -105,40 +117,26 @@ def _replay_source(
     return replayed, notices
 
 
-def _start(
-    sampler: Sampler, dataset: Dataset, source: Mapping[str, Any], sources: Mapping[str, Any]
-) -> tuple[list[str], list[str]]:
-    """Build policy and environment; return which sources have changed since the run, and which versions."""
-    sampler.start_worker()
-    surrounding = provenance.surroundings()
-    spec, report = sampler.wait_until_started(), sampler.report
-    record = provenance.run_record(sources, report, surrounding)
-    # A source may have changed in a comment only, so this is no error.
-    files, _ = pins.changes(source["files"], record["files"], is_whole=False)
-    changed = _since([*files, *provenance.changed_sources(source, record)])
+def _changed(source: Mapping[str, Any], record: Mapping[str, Any], *, is_whole: bool) -> list[str]:
+    """Return what has changed since a run; a source may have done so in a comment only, so it is no error."""
+    files, _ = pins.changes(source["files"], record["files"], is_whole=is_whole)
+    changed = [*files, *provenance.changed_sources(source, record)]
+    changes = [f"{change} since the dataset was made" for change in changed]
     was, now = source["policy"], record["policy"]
     if was["spec"] != now["spec"] and not (was["path"] and now["path"]):  # A file may lie elsewhere.
-        changed.append(f"the policy is {now['spec']}, and that of the dataset is {was['spec']}")
-    versions = [
-        f"since the dataset was made, {version}" for version in provenance.changed_versions(source, record)
-    ]
-    if SpaceSchema.of(spec).describe() != dataset.info["spaces"]:
-        raise EnvLoadError(
-            "the environment has other spaces than those of the dataset",
-            hint="; ".join([*changed, *versions]) or "its code, or a package that it uses, has changed",
-        )
-    if report.not_reproducible is not None:
-        raise NotReproducibleError(f"these episodes cannot be run again: {report.not_reproducible}")
-    return changed, versions
-
-
-def _since(changes: Iterable[str]) -> list[str]:
-    return [f"{change} since the dataset was made" for change in changes]
+        changes.append(f"the policy is {now['spec']}, and that of the dataset is {was['spec']}")
+    versions = provenance.changed_versions(source, record)
+    return changes + [f"since the dataset was made, {version}" for version in versions]
 
 
 def _run_again(sampler: Sampler, dataset: Dataset, place: int, only: Collection[str]) -> Replayed:
     """Run one episode again, and compare these fields of it, or all where none is named."""
     episode = dataset[place]
-    rerun = stored_form(run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"])
+    chunk = run_again(sampler, episode.number)
+    # What was left out of one dataset, another one that was merged with it may have.
+    dropped = [key for step in dataset.info["derived"] for key in step["options"].get("drop_info", ())]
+    infos = [f"{group}.{key}" for group in INFO_GROUPS for key in getattr(episode.batch, f"{group}s")]
+    chunk = without_infos(chunk, unmatched_patterns(dropped, infos))
+    rerun = stored_form(chunk, dataset.env_spec, dataset.info["features"])
     facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
     return Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, rerun, only=only))

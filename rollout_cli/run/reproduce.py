@@ -13,10 +13,8 @@ import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
-
-import numpy as np
 
 from rollout_cli.dataset.layout import described
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
@@ -76,11 +74,10 @@ class EarlyEpisodes:
 
     kept: list[Chunk] = field(default_factory=list)
     limit: int | None = None  # The steps of an episode of which the beginning is kept.
-    _parts: list[Chunk] = field(default_factory=list)
     _free_bytes: int = KEPT_BYTES
 
     def keep(self, any_chunk: AnyChunk) -> None:
-        """Copy the first episodes of a chunk; a part of one is kept until the episode is complete."""
+        """Copy the first episodes of a chunk."""
         if len(self.kept) == KEPT_EPISODES or not self._free_bytes:
             return
         chunk = any_chunk.load()
@@ -89,22 +86,16 @@ class EarlyEpisodes:
             if episode.n_bytes > self._free_bytes:
                 self._keep_beginning(episode)
                 return
-            self._parts.append(copy.deepcopy(episode))  # A view would keep the whole message that it came in.
+            self.kept.append(copy.deepcopy(episode))  # A view would keep the whole message that it came in.
             self._free_bytes -= episode.n_bytes
-            if chunk.completes:
-                self.kept.append(concatenate(self._parts))
-                self._parts = []
 
     def _keep_beginning(self, episode: Chunk) -> None:
-        """Keep what there is room for of an episode, or of a part of one, and no later episode."""
-        n_rows = episode.n_steps * self._free_bytes // episode.n_bytes
-        self._parts.append(replace(copy.deepcopy(episode.rows(0, n_rows)), part=None))
+        """Keep what there is room for of an episode, and no later episode."""
+        n_steps = episode.n_steps * self._free_bytes // episode.n_bytes
         self._free_bytes = 0
-        n_steps = sum(part.n_steps for part in self._parts)
         if n_steps > 1:  # The row behind the last step that is kept has the observation after it.
-            joined = replace(concatenate(self._parts), lengths=np.array([n_steps]))
             self.limit = n_steps - 1
-            self.kept.append(joined.truncated_at(self.limit))
+            self.kept.append(copy.deepcopy(episode.rows(0, n_steps)).truncated_at(self.limit))
 
     def chosen(self, seconds_a_step: float, seconds: float) -> tuple[list[Chunk], int | None]:
         """Return a few episodes, in falling order, and the limit in steps that cuts them; None for no limit.

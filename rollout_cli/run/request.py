@@ -21,14 +21,15 @@ from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.policies.schemes.files import FilePolicySource
-from rollout_cli.policies.source import SCHEMES, policy_source
+from rollout_cli.policies.source import SCHEMES, loads_torch, policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath, folder_of
 from rollout_cli.run.provenance import sources_record
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.samplers.keep import keep_expression
 from rollout_cli.samplers.local_sampler import LocalSampler
-from rollout_cli.samplers.plan import NO_END, Episodes, EpisodesPerWorker, MinKept, MinTimesteps, Plan
+from rollout_cli.samplers.plan import NO_END, Episodes, EpisodesPerWorker, MinTimesteps, Plan
+from rollout_cli.samplers.processes.fork_server import running_server
 from rollout_cli.samplers.processes.pool import MultiprocessingSampler
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
@@ -99,7 +100,7 @@ def completed(config: CollectConfig, progress: Progress) -> CollectConfig:
         *(f"--env-kwargs={name}={json.dumps(value)}" for name, value in kwargs.items()),
         *(f"--wrapper={text}" for text in wrappers),
     ]
-    progress.notice(f"the environment is that of {source.label}: {shlex.join(words)}")
+    progress.notice(f"the environment is that of {config.policy}: {shlex.join(words)}")
     return config
 
 
@@ -136,12 +137,15 @@ def _plan_of(config: CollectConfig) -> Plan:
     numbers, per_worker = config.shard_numbers, config.episodes_per_worker
     if per_worker is not None:
         return EpisodesPerWorker(per_worker, numbers.start * per_worker)
-    if config.keep is not None:
-        episodes = None if config.episodes is None else config.episodes.stop
-        most = _RUN_AN_EPISODE * episodes if episodes else _RUN_A_STEP * (config.timesteps or NO_END)
-        return MinKept(episodes, config.timesteps, 0, config.keep_cap or min(most, NO_END))
     first, stop = (0, NO_END) if config.episodes is None else (numbers.start, numbers.stop)
-    return Episodes(first, stop) if config.timesteps is None else MinTimesteps(config.timesteps, first, stop)
+    kept = None
+    if config.keep is not None:
+        kept = None if config.episodes is None else stop
+        most = _RUN_AN_EPISODE * kept if kept else _RUN_A_STEP * (config.timesteps or NO_END)
+        stop = config.keep_cap or min(most, NO_END)
+    if config.timesteps is None:
+        return Episodes(first, stop, kept)
+    return MinTimesteps(config.timesteps, first, stop, kept)
 
 
 class RunSamplers:
@@ -255,6 +259,8 @@ def sampler_of(
             cpus_per_worker=config.cpus_per_worker,
             gpus_per_worker=config.gpus_per_worker,
         )
+    if config.start_method == "forkserver" and loads_torch(policy):
+        running_server("forkserver").import_torch()
     return MultiprocessingSampler(policy, env, **options, start_method=config.start_method)
 
 

@@ -18,25 +18,16 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import (
-    ORIGINS,
     changed_sources,
     changed_versions,
     check_nothing_cut,
-    in_files,
+    differences,
     recorded_values,
-    without_folders,
 )
 from rollout_cli.samplers.plan import Plan, remaining
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.commits import Committed, CommittedPartition
-
-_DECISIVE = (
-    *("command", "env_kwargs", "wrapper", "reset_options", "tasks", "max_episode_length", "deterministic"),
-    *("invalid_action", "vectorization", "envs_per_worker", "worker_class", "worker_args", "segment_bytes"),
-    *("next_observation", "drop_info", "shard", "fresh_env", "epsilon", "action_noise", "keep"),
-)
-"""Options that decide the data. Others (amount, workers, sampler, faults, showing) may differ on resume."""
 
 _UNRECORDED = "the run that skipped it was killed before it could record why"
 
@@ -58,6 +49,13 @@ def recorded_options(command: CommandName, options: Mapping[str, Any]) -> Values
             f"{options['output']} was made by `rollout {made_by}`, not by `rollout {command}`",
             hint=f"continue it with `rollout {made_by}`",
         )
+    # Where another sampler is asked for, what only the former one takes is not.
+    sampler = options.get("sampler", values.get("sampler"))
+    if sampler != "ray":
+        values.pop("ray_address", None)
+    if sampler == "local":
+        values.pop("step_timeout", None)
+        values.pop("episode_timeout", None)
     return values
 
 
@@ -107,9 +105,12 @@ class ResumeState:
         """By number, why earlier runs skipped an episode."""
         episodes = self.source.get("skipped", {}).get("episodes", [])
         recorded = {episode["episode_number"]: episode["reason"] for episode in episodes}
-        if self.committed is None or self.config.keep is not None:
-            return recorded  # What `keep` rejects is not listed.
-        return dict.fromkeys(chain.from_iterable(self.committed.skipped), _UNRECORDED) | recorded
+        if self.committed is None:
+            return recorded
+        if self.config.keep is not None:  # What it rejects is not listed.
+            return {number: why for number, why in recorded.items() if number < self.next_number}
+        # Those behind the last episode are run again.
+        return {n: recorded.get(n, _UNRECORDED) for n in chain.from_iterable(self.committed.skipped)}
 
     def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
         """Compare this run's record and spaces with the dataset's; warn of other versions.
@@ -218,28 +219,19 @@ def resume_state(
 def _covered(info: Mapping[str, Any], committed: Committed) -> list[CommittedPartition]:
     """Return how far a dataset goes: if its run has ended, with the episodes rejected after the last one."""
     first, *others = committed.partitions
-    if info["status"] == "complete" and (acceptance := collected_source(info).get("acceptance")):
+    acceptance = collected_source(info).get("acceptance")
+    # Where files were lost since then, their episodes are run again.
+    if info["status"] == "complete" and acceptance and acceptance["kept"] == committed.episodes:
         first = first._replace(next_number=max(first.next_number, acceptance["next_number"]))
     return [first, *others]
 
 
 def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """Yield in words what differs between the dataset's record and this run's, and decides the data."""
-    source = collected_source(info)
-    before, now = source["collector"], sources["collector"]
-    for name in (*_DECISIVE, *(("episodes_per_worker", "workers") if now["command"] == "exact" else ())):
-        # A record that lacks an option was made without it: it has no value, as an empty one.
-        if (before.get(name) or None) != (now.get(name) or None):
-            # The contents of a file of tasks may be long.
-            changed = f"was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}"
-            yield f"{name} {'are others' if name == 'tasks' else changed}"
-    for name, origin in ORIGINS.items():
-        old, new = source[origin]["spec"], sources[origin]["spec"]
-        if old != new and name not in in_files(source, sources):
-            yield f"{name} was {json.dumps(old)}, is {json.dumps(new)}"
-    policy_kwargs = [without_folders(record["policy"]["options"]) for record in (source, sources)]
-    if policy_kwargs[0] != policy_kwargs[1]:
-        yield f"policy_kwargs was {json.dumps(policy_kwargs[0])}, is {json.dumps(policy_kwargs[1])}"
+    for name, (old, new) in differences(collected_source(info), sources).items():
+        # The contents of a file of tasks may be long.
+        changed = f"was {json.dumps(old)}, is {json.dumps(new)}"
+        yield f"{name} {'are others' if name == 'tasks' else changed}"
     first = (info["first_numbers"] or [0])[0]
     if first != plan.first:
         yield f"the first episode was {first}, is {plan.first}"

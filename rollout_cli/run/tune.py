@@ -17,8 +17,7 @@ from rollout_cli.run.check import Trial
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps
 
 _READY_SECONDS = 120.0  # So long may a choice take until each of its workers has ended an episode.
-_SYNC, _NATIVE = (1, 4, 16, 64), (16, 64, 256)  # Environments of a worker that are tried.
-_PAYS = 1.5  # A native batch so much faster than a quarter of it is followed by one four times as large.
+_SYNC, _NATIVE = (1, 4, 16, 64), (16, 64, 256, 1_024)  # Environments of a worker that are tried.
 _PIECES = 10  # Episodes are cut so that about so many of each environment end while it is measured.
 _FEWEST = 3  # Messages that a rate can be taken of.
 _NO_END = 1 << 60
@@ -73,11 +72,7 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     def measure(options: dict[str, Any]) -> Row:
         return _measured(trial, options, seconds, bare_rate)
 
-    rows = [measure(form) for form in forms]
-    while _still_pays(rows):
-        larger = {"envs_per_worker": 4 * rows[-1].options["envs_per_worker"]}
-        rows.append(measure({**rows[-1].options, **larger}))
-    rows = _settled(rows, measure)
+    rows = _settled([measure(form) for form in forms], measure)
     result = TuneResult(rows, bare_rate)
     most = 1 if config.sampler == "local" else config.workers
     counts = sorted({max(1, most // 2), max(1, most - 1), most + most // 2} - {config.workers})
@@ -89,13 +84,6 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
             hint="`rollout check` says more; {seconds=…} measures for longer",
         )
     return result
-
-
-def _still_pays(rows: Sequence[Row]) -> bool:
-    """Return whether native batches still become faster with their size; they are the last rows."""
-    last = rows[-2:]
-    are_native = all(row.options["vectorization"] == "native" for row in last)
-    return len(last) > 1 and are_native and last[1].rate >= _PAYS * last[0].rate > 0
 
 
 def _settled(rows: Sequence[Row], measure: Callable[[dict[str, Any]], Row]) -> list[Row]:

@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
-from rollout_cli.errors import InternalError, UsageError
+from rollout_cli.errors import UsageError
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToWorker
 from rollout_cli.samplers.pool import Died, Event
@@ -40,7 +40,7 @@ class LocalSampler(Sampler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self._supervision.step_timeout is not None or self._supervision.episode_timeout is not None:
+        if self._supervision.has_time_out:
             raise UsageError(
                 "LocalSampler cannot end a step or an episode that takes too long",
                 hint="use MultiprocessingSampler, or give no step_timeout and no episode_timeout",
@@ -76,15 +76,9 @@ class LocalPool:
         if worker in self._workers:
             self._workers[worker].commands.append(command)
 
-    def wait(self, timeout: float | None) -> list[Event]:
-        """Let every worker that has anything to do take a turn; never waits longer.
-
-        Raises:
-            InternalError: If no worker has anything to do, and so nothing would ever happen.
-        """
+    def wait(self) -> list[Event]:
+        """Let every worker that has anything to do take a turn; never waits longer."""
         busy = [number for number, worker in self._workers.items() if worker.commands or not worker.loop.idle]
-        if not busy and timeout is None:
-            raise InternalError("the local workers have nothing to do, and the sampler waits for them")
         return [event for number in busy for event in self._turn(number)]
 
     def _turn(self, number: int) -> list[Event]:
@@ -95,9 +89,6 @@ class LocalPool:
         if events and isinstance(events[-1], Died):
             del self._workers[number]
         return events
-
-    def wake(self) -> None:
-        """Do nothing: `wait` returns after a turn in any case."""
 
     def close(self) -> None:
         """Close the workers' environments, and leave the set-up."""

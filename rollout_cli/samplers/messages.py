@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -51,9 +50,7 @@ class Start:
     lease: Lease = ()
     stride: int = 1  # The step from one of the worker's numbers to the next, where it owns every m-th number.
     salt: tuple[int, ...] = ()  # No other `Start` of this worker, in a run and those that resume it, has it.
-    rebuild: bool = (
-        False  # Whether the worker first gives up all that it has built; the updates are then all.
-    )
+    rebuild: bool = False  # Whether the worker first gives up what it has built; the updates are then all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ class Reported(FromWorker):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch(FromWorker):
-    """Finished episodes, whose numbers rise and may have gaps, or one part of a long one."""
+    """Finished episodes, whose numbers rise and may have gaps."""
 
     chunk: AnyChunk
 
@@ -160,17 +157,11 @@ def as_reported(error: Exception) -> RolloutError:
         if isinstance(error, EnvError | PolicyError) and not details:
             details = _users_traceback(error)
         if kind is type(error):
-            return _with_details(error, details)
+            error.details = details
+            return error
         reported = kind(str(error.message), hint=str(error.marked_hint), details=details)
     reported.__cause__ = error
     return reported
-
-
-def _with_details(error: RolloutError, details: str) -> RolloutError:
-    """Return a copy with these details, of the same cause."""
-    changed = copy.copy(error)
-    changed.details, changed.__cause__ = details, error.__cause__
-    return changed.with_traceback(error.__traceback__)
 
 
 def as_raised(error: RolloutError) -> RolloutError:

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,7 +25,8 @@ NO_END = sys.maxsize
 class MinTimesteps:
     """The shortest run of episodes `first`, `first + 1`, … whose lengths sum to at least `timesteps`.
 
-    Where those up to `stop - 1` have fewer steps, it is all of these.
+    Where those up to `stop - 1` have fewer steps, it is all of these. Where workers reject some, these count
+    no steps, and `kept` may end it before that, as in `Episodes`.
 
     Raises:
         ArgumentError: If there is no such run.
@@ -33,15 +35,17 @@ class MinTimesteps:
     timesteps: int
     first: int = 0
     stop: int = NO_END
+    kept: int | None = None
 
     def __post_init__(self) -> None:
-        if self.timesteps < 1 or not 0 <= self.first < self.stop:
-            raise _no_run(f"at least {self.timesteps:,} timesteps", self)
+        _check(self, is_possible=self.timesteps >= 1 and 0 <= self.first < self.stop and self.kept != 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
     """Episodes `first` to `stop - 1`; with `NO_END` the plan is never done, and a stop ends the call.
+
+    Where workers reject some, it is the shortest run of them in which so many are `kept`; None: all of these.
 
     Raises:
         ArgumentError: If there is no such episode.
@@ -49,10 +53,11 @@ class Episodes:
 
     first: int
     stop: int
+    kept: int | None = None
+    timesteps: ClassVar[None] = None  # No number of steps ends it.
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first < self.stop:
-            raise _no_run("all episodes", self)
+        _check(self, is_possible=0 <= self.first < self.stop and self.kept != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,52 +76,22 @@ class EpisodesPerWorker:
     done: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.episodes < 1 or self.first < 0 or any(not 0 <= done <= self.episodes for done in self.done):
-            raise ArgumentError(
-                f"there is no run of {self.episodes:,} episodes from each worker, from {self.first:,} on, "
-                f"of which {self.done or 'none'} are done",
-                hint="give 1 episode or more",
-            )
+        are_some = all(0 <= done <= self.episodes for done in self.done)
+        _check(self, is_possible=self.episodes >= 1 and self.first >= 0 and are_some)
 
 
-@dataclass(frozen=True, slots=True)
-class MinKept:
-    """The shortest run of episodes `first`, `first + 1`, … of which enough is kept: workers reject some.
-
-    Those kept are at least `episodes`, or have at least `timesteps` steps (None: no such end), whichever is
-    reached first. Where those up to `stop - 1` do not reach it, it is all of these.
-
-    Raises:
-        ArgumentError: If there is no such run.
-    """
-
-    episodes: int | None
-    timesteps: int | None
-    first: int = 0
-    stop: int = NO_END
-
-    def __post_init__(self) -> None:
-        amounts = [amount for amount in (self.episodes, self.timesteps) if amount is not None]
-        if min(amounts, default=1) < 1 or not 0 <= self.first < self.stop:
-            raise _no_run(f"{self.episodes} episodes or {self.timesteps} timesteps that are kept", self)
+Plan = MinTimesteps | Episodes | EpisodesPerWorker
 
 
-def _no_run(amount: str, plan: MinTimesteps | Episodes | MinKept) -> ArgumentError:
-    return ArgumentError(
-        f"there is no run of {amount} from episode {plan.first:,} to {plan.stop - 1:,}",
-        hint="give 1 timestep or episode, or more, and a range that has an episode",
-    )
-
-
-Plan = MinTimesteps | Episodes | EpisodesPerWorker | MinKept
+def _check(plan: Plan, *, is_possible: bool) -> None:
+    if not is_possible:
+        hint = "give 1 timestep or episode, or more, and a range that has an episode"
+        raise ArgumentError(f"there is no run of {plan}", hint=hint)
 
 
 Covered = tuple[int, int, int | None]
 """How far an earlier run has covered a partition: one past its last episode (its first number where there is
 none), its steps, and those of the last episode (None where nobody knows)."""
-
-
-_EXTEND_HINT = "a dataset can be extended, but not cut short: ask for more"
 
 
 def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) -> Plan | None:
@@ -127,54 +102,30 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
     Raises:
         UsageError: If the earlier run has more than the plan.
     """
+    if isinstance(plan, EpisodesPerWorker):
+        first, each = plan.first, plan.episodes
+        done = tuple(stop - first - worker * each for worker, (stop, _, _) in enumerate(covered))
+        return EpisodesPerWorker(each, first, done) if min(done) < each else None
     next_number, steps, last_length = covered[0]
-    match plan:
-        case MinKept():
-            return _remaining_kept(plan, covered[0], n_episodes)
-        case MinTimesteps(first=first, stop=stop) | Episodes(first, stop) if next_number > stop:
-            raise UsageError(
-                f"there are {next_number - first:,} episodes, more than the {stop - first:,} of this run",
-                hint=_EXTEND_HINT,
-            )
-        case MinTimesteps(timesteps, _, stop):
-            if steps < timesteps and next_number < stop:
-                return MinTimesteps(timesteps - steps, next_number, stop)
-            if last_length is not None and steps - last_length >= timesteps:
-                raise UsageError(
-                    f"there are {steps:,} steps, more than a run of {timesteps:,} steps has",
-                    hint=_EXTEND_HINT,
-                )
-        case Episodes(first, stop):
-            if next_number < stop:
-                return Episodes(next_number, stop)
-        case EpisodesPerWorker(episodes, first):
-            done = tuple(stop - first - worker * episodes for worker, (stop, _, _) in enumerate(covered))
-            if min(done) < episodes:
-                return EpisodesPerWorker(episodes, first, done)
-    return None
-
-
-def _remaining_kept(plan: MinKept, covered: Covered, n_episodes: int) -> MinKept | None:
-    next_number, steps, last_length = covered
-    # What there is of each, how much of that was needed, and how much there may be.
+    n_run = next_number - plan.first
+    # What there is of each, how much of that was needed at least, and how much there may be.
     amounts = {
-        "episodes that were run": (next_number, next_number, plan.stop),
-        "episodes": (n_episodes, n_episodes, plan.episodes),
-        "steps": (steps, steps - (last_length or 1) + 1, plan.timesteps),
+        "episodes that were run": (n_run, n_run, plan.stop - plan.first),
+        "episodes": (n_episodes, n_episodes, plan.kept),
+        "steps": (steps, steps - (last_length or steps) + 1, plan.timesteps),
     }
     for what, (count, needed, most) in amounts.items():
         if most is not None and needed > most:
             raise UsageError(
-                f"there are {count:,} {what}, more than the {most:,} of this run", hint=_EXTEND_HINT
+                f"there are {count:,} {what}, more than the {most:,} of this run",
+                hint="a dataset can be extended, but not cut short: ask for more",
             )
-    if next_number == plan.stop or n_episodes == plan.episodes or steps >= (plan.timesteps or NO_END):
+    if next_number == plan.stop or n_episodes == plan.kept or steps >= (plan.timesteps or NO_END):
         return None
-    return MinKept(
-        plan.episodes and plan.episodes - n_episodes,
-        plan.timesteps and plan.timesteps - steps,
-        next_number,
-        plan.stop,
-    )
+    kept = None if plan.kept is None else plan.kept - n_episodes
+    if isinstance(plan, Episodes):
+        return Episodes(next_number, plan.stop, kept)
+    return MinTimesteps(plan.timesteps - steps, next_number, plan.stop, kept)
 
 
 class PlanState:
@@ -199,15 +150,6 @@ class PlanState:
         match plan:
             case None:
                 self.firsts, self.stops = [0], [0]
-            case MinTimesteps(timesteps, first, stop):
-                self._prefixes = [_Prefix(timesteps, first)]
-                self.firsts, self.stops = [first], [stop]
-            case MinKept(episodes, timesteps, first, stop):
-                self._prefixes = [_Prefix(episodes, first, counts_episodes=True)] if episodes else []
-                self._prefixes += [_Prefix(timesteps, first)] if timesteps else []
-                self.firsts, self.stops = [first], [stop]
-            case Episodes(first, stop):
-                self.firsts, self.stops = [first], [stop]
             case EpisodesPerWorker(episodes, first, done):
                 self._first, self._size, self.stride = first, episodes, 1
                 starts = range(first, first + n_workers * episodes, episodes)
@@ -215,6 +157,12 @@ class PlanState:
                     start + begun for start, begun in zip(starts, done or [0] * n_workers, strict=True)
                 ]
                 self.stops = [start + episodes for start in starts]
+            case _:
+                if plan.kept:
+                    self._prefixes.append(_Prefix(plan.kept, plan.first, counts_episodes=True))
+                if plan.timesteps:
+                    self._prefixes.append(_Prefix(plan.timesteps, plan.first))
+                self.firsts, self.stops = [plan.first], [plan.stop]
         bounds = list(zip(self.firsts, self.stops, strict=True))
         self._missing = sum(stop - first for first, stop in bounds)
         # One for each worker where each has numbers of its own, else one for all.

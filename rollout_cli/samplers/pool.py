@@ -14,6 +14,9 @@ from rollout_cli.samplers.messages import ToSampler, ToWorker
 
 Result = TypeVar("Result")
 
+WAIT_SECONDS = 0.1
+"""After so long a pool that waits for workers looks at other things: whether to stop, and who is stuck."""
+
 
 @dataclass(frozen=True, slots=True)
 class Died:
@@ -50,14 +53,11 @@ class Pool(Protocol):
     def send(self, worker: int, command: ToWorker) -> None:
         """Send a command; never blocks. To a dead worker it is lost: the death is an event of its own."""
 
-    def wait(self, timeout: float | None) -> list[Event]:
-        """Wait until something happens; return it, in order: nothing after `timeout` seconds, or `wake`."""
-
-    def wake(self) -> None:
-        """Let `wait` return; may be called from a signal handler or another thread."""
+    def wait(self) -> list[Event]:
+        """Wait until something happens, at most `WAIT_SECONDS`; return what has happened, in order."""
 
     def close(self) -> None:
-        """End all workers, politely at first; after it only `wake` may be called."""
+        """End all workers, politely at first; nothing may be called after it."""
 
 
 class SegmentRunner:

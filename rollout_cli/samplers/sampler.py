@@ -21,7 +21,7 @@ from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan
 from rollout_cli.samplers.pool import Pool, SegmentRunner, Warn
-from rollout_cli.samplers.reorder import BufferLimits
+from rollout_cli.samplers.reorder import MOST_BYTES
 from rollout_cli.samplers.sampler_machine import Fail, Instruction, SamplerMachine, Send, StartWorker
 from rollout_cli.samplers.stops import StopRequests
 from rollout_cli.samplers.supervision import Supervision, Supervisor
@@ -66,7 +66,7 @@ class Sampler:
     """
 
     _lease_size: LeaseSize = LeaseSize()
-    _buffer_limits: BufferLimits = BufferLimits()
+    _buffer_bytes: int = MOST_BYTES  # Of episodes that wait for one before them.
     _is_parallel: ClassVar[bool] = True  # Otherwise one worker runs everything that anybody may run.
 
     def __init__(
@@ -139,7 +139,7 @@ class Sampler:
         """Run a plan; yield chunks in order as they come, or references where they lie on other machines.
 
         Within a partition (all episodes, or one worker's under `EpisodesPerWorker`) episodes come in the
-        order of their numbers; an episode of many bytes comes in parts. Closing the generator ends the run.
+        order of their numbers. Closing the generator ends the run.
 
         Args:
             plan: Which episodes.
@@ -214,7 +214,7 @@ class Sampler:
         chunks: Iterator[Chunk] = self.stream(plan, agent_update=agent_update, env_update=env_update)
         if progress:
             chunks = shown(chunks, label=self._updates.labels[0], **totals)
-        # Partitions interleave; sorting is stable, so the parts of one episode stay in their order.
+        # Partitions interleave.
         if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):
             return EpisodeBatch.from_chunks(self.env_spec, ordered)
         raise InterruptedRunError("the call was stopped before an episode had ended")
@@ -233,8 +233,6 @@ class Sampler:
             after: Seconds until then.
         """
         self._stops.add(grace=grace, after=after)
-        if self._pool is not None:
-            self._pool.wake()
 
     # -- workers -----------------------------------------------------------------------------------
 
@@ -305,7 +303,7 @@ class Sampler:
             is_parallel=self._is_parallel,
             block=self._factory.numbers_at_once,
             lease_size=self._lease_size,
-            limits=self._buffer_limits,
+            most_bytes=self._buffer_bytes,
             first_number=self.next_number,
             now=_clock(),
         )
@@ -320,7 +318,7 @@ class Sampler:
         if self._pool is None:
             hint = "begin a new stream"
             raise UsageError("the workers were shut down while their stream was under way", hint=hint)
-        for event in self._pool.wait(self._stops.patience):
+        for event in self._pool.wait():
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self._report = (self._report or replace(event.report, files=())).joined(event.report)
             if isinstance(event, Started) and event.generation == call.generation:

@@ -29,7 +29,7 @@ from rollout_cli.samplers.messages import (
 )
 from rollout_cli.samplers.plan import Plan, PlanState, contiguous_ranges
 from rollout_cli.samplers.pool import Died, Event, Warn
-from rollout_cli.samplers.reorder import BufferLimits, ReorderBuffer
+from rollout_cli.samplers.reorder import MOST_BYTES, ReorderBuffer
 from rollout_cli.samplers.supervision import Decision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
 
@@ -75,7 +75,7 @@ class SamplerMachine:
         is_parallel: Whether all of them are started, also where one worker could run everything.
         block: The least number of episodes worth leasing.
         lease_size: How far ahead of its need a worker is leased numbers.
-        limits: How much the episodes may hold that wait for one before them.
+        most_bytes: How much the episodes may hold that wait for one before them.
         first_number: Of the call; one that resumes an earlier run has a higher one.
         now: The time, in seconds on any one clock.
 
@@ -96,22 +96,21 @@ class SamplerMachine:
         is_parallel: bool = True,
         block: int = 1,
         lease_size: LeaseSize | None = None,
-        limits: BufferLimits | None = None,
+        most_bytes: int = MOST_BYTES,
         first_number: int = 0,
         now: float = 0.0,
     ) -> None:
         self.generation, self.plan = generation, plan
         self._updates, self._supervisor, self._first_number = updates, supervisor, first_number
         self._plan = PlanState(plan, n_workers=n_workers, by_worker=updates.by_worker, block=block)
-        self.buffer = ReorderBuffer(self._plan, limits)
+        self.buffer = ReorderBuffer(self._plan, most_bytes)
         self._n_running = n_running
         # One that was started for an earlier call takes part in each later one, so that it misses no update.
         self.n_workers = max(n_running, n_workers if is_parallel or not self._plan.is_shared else 1)
         self._leases = Leases(self._plan, n_workers=self.n_workers, size=lease_size, block=block, now=now)
         self._skipped: dict[int, str] = {}  # By number, why an episode is left out.
-        self._is_ending = (
-            False  # Whether it was asked to end early, or has failed: no more numbers are leased.
-        )
+        # Whether it was asked to end early, or has failed: no more numbers are leased.
+        self._is_ending = False
         self._has_failed = False
         self._n_rebuilt = 0  # How often a worker was brought up again.
         self._ready: set[int] = set()
@@ -134,10 +133,8 @@ class SamplerMachine:
             # No change is no update: after each update, a worker watches what is read until an episode ends.
             changed = (change for change in changes[worker : worker + 1] if change != Update())
             updates = self._updates.history(worker) if is_new else tuple(changed)
-            lease, salt = (
-                self._leases.lease(worker, buffer_is_full=False),
-                (self.generation, self._first_number),
-            )
+            lease = self._leases.lease(worker, buffer_is_full=False)
+            salt = (self.generation, self._first_number)
             start = Start(self.generation, updates, lease, self._plan.stride, salt, rebuild=is_new)
             instructions.append(Send(worker, start))
         return instructions
@@ -159,14 +156,17 @@ class SamplerMachine:
                 self._supervisor.false_starts.pop(worker, None)
                 self._ready.add(worker)
             case Failed(worker, generation, error, numbers) if not self._has_failed:
-                # One of an older call has ignored this call's `Start`: it may be in any state.
-                is_old = generation != self.generation
+                # One of an older call has ignored this call's `Start`: it may be in any state. And nobody
+                # needs what lies above a plan's end.
+                is_past = generation != self.generation or self._has_all
                 in_flight = self._leases.in_flight[worker]
-                decision = Decision() if is_old else self._supervisor.failed(error, numbers, in_flight)
+                decision = Decision() if is_past else self._supervisor.failed(error, numbers, in_flight)
                 return self._bring_up(worker, decision)
             case Died(worker) if not self._has_failed:
-                in_flight, starting = self._leases.in_flight[worker], worker not in self._ready
-                decision = self._supervisor.died(event, in_flight, starting=starting)
+                decision = Decision()
+                if not self._has_all:
+                    in_flight, starting = self._leases.in_flight[worker], worker not in self._ready
+                    decision = self._supervisor.died(event, in_flight, starting=starting)
                 return self._bring_up(worker, decision, StartWorker(worker))
         return []
 
@@ -201,6 +201,11 @@ class SamplerMachine:
         return self._plan.done
 
     @property
+    def _has_all(self) -> bool:
+        """Whether there was a plan, every episode of which has ended."""
+        return self.plan is not None and self.is_done
+
+    @property
     def is_over(self) -> bool:
         """Whether every episode has ended, or the call was to stop and none runs that could be handed on."""
         return self.is_done or (self._is_ending and not any(self._leases.in_flight))
@@ -213,12 +218,9 @@ class SamplerMachine:
     # -- transitions -------------------------------------------------------------------------------
 
     def _batch(self, event: Batch, now: float) -> list[Instruction]:
-        chunk = event.chunk
-        self.buffer.add(chunk)
-        if not chunk.completes:
-            return []
+        self.buffer.add(event.chunk)
         # A copy: the lengths outlive the chunk, and as a view they would hold its memory.
-        return self._ended(event.worker, chunk.numbers, np.array(chunk.episode_lengths), now)
+        return self._ended(event.worker, event.chunk.numbers, np.array(event.chunk.lengths), now)
 
     def _judged(self, event: Judged, now: float) -> list[Instruction]:
         before = event.unmet if self._unmet is None else self._unmet

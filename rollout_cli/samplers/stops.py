@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 
 _clock = time.monotonic
-_LONGEST_WAIT = 3_600.0
-"""A selector takes no time of many days."""
 
 
 class StopRequests:
@@ -30,11 +28,3 @@ class StopRequests:
     def is_over(self) -> bool:
         """Whether it should have ended by now."""
         return bool(self._moments) and _clock() >= min(self._moments)[1]
-
-    @property
-    def patience(self) -> float | None:
-        """Seconds to wait for events at most: until the stop begins, or then is over; None without one."""
-        if not self._moments:
-            return None
-        left = [moment - _clock() for moment in min(self._moments)]
-        return min(_LONGEST_WAIT, left[0] if left[0] > 0 else max(0.0, left[1]))

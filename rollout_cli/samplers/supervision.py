@@ -23,8 +23,8 @@ MOST_TRIES = 3
 MOST_SKIPPED = 100
 """After so many skipped episodes in a row, none of which ended, a run would never end."""
 
-_LOOKS = 8  # Of one time-out.
-_SHORTEST, _LONGEST = 0.02, 1.0  # Seconds between two looks.
+_LOOK_SECONDS = 0.1  # Between two looks at what a worker notes.
+_MOST_SECONDS = 0.5  # So many count of those between two looks.
 
 _CRASH_HINT = "a crash in the environment's or policy's native code, or no memory left"
 
@@ -54,6 +54,11 @@ class Supervision:
     step_timeout: float | None = None
     episode_timeout: float | None = None
 
+    @property
+    def has_time_out(self) -> bool:
+        """Whether workers are to be watched."""
+        return self.step_timeout is not None or self.episode_timeout is not None
+
 
 class Decision(NamedTuple):
     """What to do now."""
@@ -69,7 +74,6 @@ class Supervisor:
 
     def __init__(self, rules: Supervision, seed: int) -> None:
         self._rules, self._seed = rules, seed
-        self._deaths: list[str] = []
         self.restarts = 0
         self.begin_call()
 
@@ -92,7 +96,6 @@ class Supervisor:
             what += " while it was starting"
         elif running:
             what += f" while it ran {_in_words(running)}"
-        self._deaths.append(what)
         if death.late:
             late = _within(in_flight, death.late) or death.late
             limit = f"{self._rules.episode_timeout:g} s in worker {death.worker}"
@@ -110,7 +113,7 @@ class Supervisor:
             return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
         message = f"{self._episode(suspects[0])} killed its worker {MOST_TRIES} times: {what}"
         hint = 'the seed repeats it; {on_worker_death="skip"} leaves such an episode out'
-        fatal = self._fatal(message, hint, death)
+        fatal = WorkerError(message, hint=hint, details=death.details)
         if self._rules.on_worker_death == "fail":
             return Decision(fatal)
         restart = self._restart(what, death)
@@ -121,21 +124,16 @@ class Supervisor:
         if self.false_starts[death.worker] >= MOST_TRIES:
             what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
             hint = death.hint or "its policy or environment crashes while it is built"
-            return Decision(self._fatal(what, hint, death))
+            return Decision(WorkerError(what, hint=hint, details=death.details))
         if self.restarts >= most:
             after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
             hint = f"{death.hint or _CRASH_HINT}; {{max_worker_restarts=…}} allows more restarts"
-            return Decision(self._fatal(f"{what}{after}", hint, death))
+            return Decision(WorkerError(f"{what}{after}", hint=hint, details=death.details))
         self.restarts += 1
         likely = f" ({death.hint})" if death.hint else ""
         return Decision(
             isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})"
         )
-
-    def _fatal(self, message: str, hint: str, death: Died) -> WorkerError:
-        """Return the error of a death, with a line for each death before it, and its traceback."""
-        before = self._deaths if len(self._deaths) > 1 else []
-        return WorkerError(message, hint=hint, details="\n".join([*before, death.details]).rstrip())
 
     # -- failures ----------------------------------------------------------------------------------
 
@@ -208,18 +206,10 @@ class Watch:
     _stuck: float = 0.0
     _running: dict[int, float] = field(default_factory=dict)
 
-    @property
-    def tick(self) -> float | None:
-        """Return how many seconds may pass between two looks; None where nothing is watched."""
-        limits = [
-            limit for limit in (self.rules.step_timeout, self.rules.episode_timeout) if limit is not None
-        ]
-        return min(max(min(limits) / _LOOKS, _SHORTEST), _LONGEST) if limits else None
-
     def look(self, notes: Notes, now: float) -> tuple[str, tuple[int, ...]] | None:
         """Return None, or why the worker is to be killed, and its overdue episodes (none for a step)."""
-        tick, last = self.tick, self._last
-        if tick is None or (last is not None and now - last[0] < tick):
+        last = self._last
+        if last is not None and now - last[0] < _LOOK_SECONDS:
             return None
         self._last = now, notes
         if last is None or not (notes.busy and last[1].busy and notes.numbers):
@@ -227,7 +217,7 @@ class Watch:
             return None
         at, before = last
         # The sampler may have been away for long; nobody knows what the worker did meanwhile.
-        elapsed = min(now - at, 2 * tick)
+        elapsed = min(now - at, _MOST_SECONDS)
         self._stuck = self._stuck + elapsed if before == notes else 0.0
         limit = self.rules.step_timeout
         if limit is not None and self._stuck > limit:

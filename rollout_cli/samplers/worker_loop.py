@@ -73,18 +73,13 @@ class WorkerLoop:
         self.ended = False
         self._load_factory, self._number = load_factory, worker_number
         self._box = crash_box or NullCrashBox()
-        self._owns_process, self._turn_seconds, self._flush_seconds = (
-            owns_process,
-            turn_seconds,
-            flush_seconds,
-        )
-        self._hashes_files = hashes_files
+        self._owns_process, self._hashes_files = owns_process, hashes_files
+        self._turn_seconds, self._flush_seconds = turn_seconds, flush_seconds
         self._entered = ExitStack()  # What is left when the worker ends, or before it is built again.
         self._worker: Worker | None = None
         self._judge: Judge | None = None
-        self._watch: FileWatch | None = (
-            None  # From before a policy is loaded until the first episode has ended.
-        )
+        # From before a policy is loaded until the first episode has ended.
+        self._watch: FileWatch | None = None
         self._generation = 0
         self._failed = False
         self._flush_at = 0.0
@@ -216,10 +211,8 @@ class WorkerLoop:
         for sound, _ in pairs:
             if sound is not None:
                 self._send(worker, sound)
-        self._left, self._flush_at = (
-            (worker.finished_rows, worker.finished_bytes),
-            _clock() + self._flush_seconds,
-        )
+        self._left = (worker.finished_rows, worker.finished_bytes)
+        self._flush_at = _clock() + self._flush_seconds
         for _, error in pairs:
             if error is not None:
                 raise error
@@ -235,7 +228,7 @@ class WorkerLoop:
             self._messages.append(Judged(self._number, self._generation, rejected, unmet))
         if kept is not None:
             kept = without_infos(kept, self._factory.drop_infos) if self._factory.drop_infos else kept
-            self._messages += [Batch(self._number, self._generation, part) for part in for_transport(kept)]
+            self._messages += [Batch(self._number, self._generation, piece) for piece in for_transport(kept)]
 
     def _report(self, worker: Worker) -> WorkerReport:
         report, files = worker.report(), self._watch.files() if self._watch is not None else ()

@@ -34,14 +34,18 @@ def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
         array = np.fromiter(texts, object)
     else:
         array = _as_array(values)
-    shape = (n_rows, *leaf.shape)
+    shape, where = (n_rows, *leaf.shape), f" at {leaf.name!r}" if leaf.path else ""
     if array.shape != shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
-        where = f" at {leaf.name!r}" if leaf.path else ""
         raise BadValueError(
             f"the {name}{where} are {array.dtype}{array.shape}, expected {leaf.dtype}{shape} of {leaf.space}"
         )
     with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
-        return array.astype(leaf.dtype, copy=False)
+        converted = array.astype(leaf.dtype, copy=False)
+    if converted is not array and leaf.dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise BadValueError(
+            f"the {name}{where} have numbers for which {leaf.dtype} has no room, of {leaf.space}"
+        )
+    return converted
 
 
 def reward_batch(rewards: Any, n_rows: int) -> Array:
@@ -162,9 +166,11 @@ def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> I
     """Return columns of (values (T, ...), which rows have one (T,)) as a table."""
     typed: list[InfoColumn] = []
     odd: list[dict[str, Any]] = []
+    # Among objects may be numbers of a kind that other steps gave as an array: both need one column.
+    odd_paths = {path for (path, kind), (_, has) in columns.items() if kind == _ODD and has.any()}
     for (path, kind), (values, has) in columns.items():
         rows = np.flatnonzero(has)
-        if kind == _ODD:
+        if path in odd_paths:
             odd = odd or [{} for _ in range(n_rows)]
             for row in rows.tolist():
                 _put(odd[row], path, values[row])

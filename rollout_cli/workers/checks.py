@@ -192,10 +192,10 @@ def episode_place(worker: int, number: int, seed: int, step: int) -> str:
     return f"worker {worker}, episode {number}{f', seed {seed}' if seed >= 0 else ''}, step {step}"
 
 
-def rows_place(worker: int, numbers: tuple[int, ...], n_rows: int, step: int) -> str:
+def rows_place(worker: int, numbers: tuple[int, ...], n_rows: int) -> str:
     """Return the same of a call for all rows, of which these episodes ran."""
     which = f"episodes {min(numbers)} to {max(numbers)}" if numbers else "no episode"
-    return f"worker {worker}, {which}, step {step} of {n_rows} rows"
+    return f"worker {worker}, {which} of {n_rows} rows"
 
 
 def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...] = ()) -> None:

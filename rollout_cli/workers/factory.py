@@ -38,22 +38,14 @@ def load_worker_class(spec: str) -> type[Worker]:
 
 
 def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
-    """Raise UserCodeError if a worker class overrides what no sampler calls: its author would never know.
-
-    One that has an `advance` of its own is run by that, and may do as it likes.
-    """
+    """Raise UserCodeError if a worker class overrides what no sampler calls: its author would never know."""
     base: type[Worker] = VecWorker if issubclass(kind, VecWorker) else DefaultWorker
-    if kind.advance is not base.advance:
-        return
-    called = kind.overridable(worker_args)
-    names = (*VERBS, *OVERRIDABLE)
-    if unused := [
-        name for name in names if getattr(kind, name) is not getattr(base, name) and name not in called
-    ]:
-        used = ", ".join(name for name in names if name in called)
+    called = ("worker_init", *kind.overridable(worker_args))
+    overridden = [name for name in (*VERBS, *OVERRIDABLE) if getattr(kind, name) is not getattr(base, name)]
+    if unused := [name for name in overridden if name not in called]:
         raise UserCodeError(
             f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call of it",
-            hint=f"override one of {used}; a script may call all verbs of such a worker",
+            hint=f"override one of {', '.join(called)}; a script may call all verbs of such a worker",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +12,6 @@ from gymnasium.vector import VectorEnv
 from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
-from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import ArgumentError, EnvLoadError
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
 from rollout_cli.workers.native.engine import NativeEngine
@@ -51,7 +51,8 @@ class DefaultWorker(Worker):
                 hint="give each worker environments of one kind",
             )
         self._envs, self._env_updates = envs, updates
-        self._take_spec(spec)
+        # A policy that drew from an environment's spaces would draw otherwise once that is built anew.
+        self._take_spec(copy.deepcopy(spec) if self._fresh_env else spec)
 
     def _new_engine(self, setting: Setting) -> Engine:
         kind: type[RowsInTurn | RowsTogether] = RowsTogether
@@ -68,8 +69,8 @@ class VecWorker(DefaultWorker):
     episode that a DefaultWorker runs. With `sync`, the rows of a policy that acts on one observation take
     turns, an episode each.
 
-    A row begins its next number within a step, so a subclass overrides `step_episode` and, with `sync`,
-    `reset_env` and `step_env`; samplers refuse one that overrides more of what `DefaultWorker` lists.
+    A subclass may override `reset_env` and `step_env` with `sync`; samplers refuse one that overrides more of
+    what `DefaultWorker` lists.
 
     Args:
         n_envs: How many rows.
@@ -107,10 +108,8 @@ class VecWorker(DefaultWorker):
         return check_n_envs(int(worker_args.get("n_envs", cls.DEFAULT_N_ENVS)))
 
     @classmethod
-    def overridable(cls, worker_args: dict[str, Any]) -> set[str]:
-        return {"step_episode"} | (
-            {"reset_env", "step_env"} if worker_args.get("vectorization") != "native" else set()
-        )
+    def overridable(cls, worker_args: dict[str, Any]) -> tuple[str, ...]:
+        return () if worker_args.get("vectorization") == "native" else ("reset_env", "step_env")
 
     def update_env(self, env_update: Any) -> None:
         """Take new environments or apply updates: one for all rows, or for `sync` a list with one a row.
@@ -152,13 +151,6 @@ class VecWorker(DefaultWorker):
         if self._native is None:
             return super()._new_engine(setting)
         return NativeEngine(setting, self._native)
-
-    def rollout(self) -> EpisodeBatch:
-        """Return one whole episode of every row (or of the assigned ones): no short one wins a race."""
-        self.start_episode()
-        while self.has_work:
-            self.step_episode()
-        return self.collect_episode()
 
 
 def check_n_envs(n_envs: int) -> int:

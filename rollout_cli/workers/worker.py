@@ -20,8 +20,7 @@ from rollout_cli.envs.describe import describe_env, loaded_modules, stack_warnin
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import InternalError, UserCodeError
-from rollout_cli.loading import reporting
+from rollout_cli.errors import InternalError
 from rollout_cli.policies.adapt import policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -35,7 +34,7 @@ VERBS = ("start_episode", "step_episode", "collect_episode", "rollout")
 """What garage's workers override."""
 
 OVERRIDABLE = ("reset_env", "reset_agent", "step_env", "predecessors")
-"""The smaller places to override."""
+"""The places to override in place of these."""
 
 OWN_EPISODES = 1 << 24
 """How many numbers lie between those that two workers run by their own verbs."""
@@ -68,10 +67,6 @@ class Engine(Protocol):
     in_turn: bool  # Whether one episode runs at a time.
     row_bytes: int  # Of a step, without its infos and texts.
     scope: Literal["any", "n_envs"]  # `n_envs` where an episode depends on how many rows there are.
-
-    @property
-    def n_steps(self) -> int:
-        """A number that differs after each `step`."""
 
     @property
     def finished_rows(self) -> int:
@@ -112,15 +107,14 @@ class Worker(abc.ABC):
 
     The legal order of the verbs: `update_agent` and `update_env` at least once each; then any number of
     episodes, each by `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout`
-    does these three. A sampler calls `assign`, `advance` and `take` in place of these, and may call both
-    updates again between them.
+    does these three. A sampler calls `assign`, `advance` and `take` in place of these. Both updates may be
+    called again once all finished episodes are taken.
 
     A worker takes the numbers of its own episodes from `worker_number * 2**24` on, so that no two workers run
     the same.
 
-    A subclass may override `worker_init`, `start_episode`, `step_episode`, and the smaller places that
-    `OVERRIDABLE` names. Samplers do not call `rollout` and `collect_episode`, and refuse a class that
-    overrides them.
+    A subclass may override `worker_init`, and the places that `OVERRIDABLE` names. Samplers do not call the
+    verbs, and refuse a class that overrides them.
 
     Args:
         seed: The root seed of the run; every episode's seeds come from it and the episode's number.
@@ -162,7 +156,6 @@ class Worker(abc.ABC):
         self._envs: list[Any] = []  # One a row, or the vector environment.
         self._env_spec: EnvSpec | None = None
         self._engine: Engine | None = None
-        self._finished: list[Chunk] = []  # Of engines that an update replaced.
         self.worker_init()
 
     @classmethod
@@ -171,9 +164,9 @@ class Worker(abc.ABC):
         return 1
 
     @classmethod
-    def overridable(cls, worker_args: dict[str, Any]) -> set[str]:  # noqa: ARG003
-        """Return the methods to override that a sampler calls of a worker with these arguments."""
-        return {"start_episode", "step_episode", *OVERRIDABLE}
+    def overridable(cls, worker_args: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG003
+        """Return those of the places to override that a worker with these arguments calls."""
+        return OVERRIDABLE
 
     # -- places to override ----------------------------------------------------------------------------------
 
@@ -232,8 +225,6 @@ class Worker(abc.ABC):
     def _take_spec(self, spec: EnvSpec) -> None:
         """Work in the environments, which have this spec, from now on."""
         if spec != self._env_spec:
-            if self.finished_rows:
-                raise InternalError("the environment was replaced before the finished episodes were taken")
             self._holder.policy = None
         self._env_spec = spec
         self._make_ready()
@@ -243,16 +234,14 @@ class Worker(abc.ABC):
         policy = self._holder.adapt(self._env_spec, self._envs) if self._env_spec and self._envs else None
         if policy is None:
             return
-        self._end_engine()
+        if self.finished_rows:
+            raise InternalError(
+                "an update came before the finished episodes were taken", hint="call collect_episode first"
+            )
         # Actions that are valid by construction need no check.
         rule: OnInvalidAction = "warn" if policy.trusted else self.rules.invalid_action
         setting = Setting(self._seed, self, policy, rule, self._seeders, self._queue, self._limit)
         self._engine = self._new_engine(setting)
-
-    def _end_engine(self) -> None:
-        if self._engine is not None:
-            self._finished += self._engine.take(math.inf, 0.0)
-            self._engine = None
 
     # -- the documents' verbs --------------------------------------------------------------------------------
 
@@ -284,10 +273,10 @@ class Worker(abc.ABC):
         raise InternalError("collect_episode was called with no finished episode")
 
     def rollout(self) -> EpisodeBatch:
-        """Run one episode and return it."""
+        """Run the assigned episodes, or else one of every row, and return them: no short one wins a race."""
         self.start_episode()
-        while not self.step_episode():
-            pass
+        while self.has_work:
+            self.step_episode()
         return self.collect_episode()
 
     # -- a sampler's questions -------------------------------------------------------------------------------
@@ -322,27 +311,9 @@ class Worker(abc.ABC):
             UserCodeError: If the policy or the environment fails, in one of the error's `episodes`.
         """
         engine = self._ready()
-        kind = type(self)
-        if not self.has_work:
-            return
-        if kind.step_episode is Worker.step_episode and kind.start_episode is Worker.start_episode:
+        if self.has_work:
             with _failing(engine):
                 engine.run(deadline)
-        else:
-            with reporting(UserCodeError, f"{kind.__name__} raised"):
-                self._advance_by_verbs(engine, deadline)
-
-    def _advance_by_verbs(self, engine: Engine, deadline: float) -> None:
-        """Do the same by the verbs of a subclass that counts or changes steps."""
-        while self.has_work:
-            if not engine.running_numbers:
-                self.start_episode()
-                _expect(self, "start_episode", not engine.in_turn or bool(engine.running_numbers))
-            before = engine.n_steps
-            self.step_episode()
-            _expect(self, "step_episode", engine.n_steps != before)
-            if _clock() >= deadline:
-                return
 
     def take(self, *, everything: bool = False) -> list[Chunk]:
         """Remove finished episodes and return them in the order of their numbers, as one chunk or several.
@@ -350,11 +321,10 @@ class Worker(abc.ABC):
         Where not `everything` is asked for, one that a lower number of this worker's holds up is kept back
         for up to a quarter of a second, so that a chunk has few gaps.
         """
-        chunks, self._finished = self._finished, []
-        if self._engine is not None:
-            waiting = () if everything else (*self._engine.running_numbers, *self._queue.lowest)
-            chunks += self._engine.take(min(waiting, default=math.inf), _clock() - HOLD_SECONDS)
-        return chunks
+        if self._engine is None:
+            return []
+        waiting = () if everything else (*self._engine.running_numbers, *self._queue.lowest)
+        return self._engine.take(min(waiting, default=math.inf), _clock() - HOLD_SECONDS)
 
     def retract(self, *, above: int | None) -> None:
         """Drop waiting and running numbers above `above`; for None, all of them, and the finished ones."""
@@ -377,14 +347,12 @@ class Worker(abc.ABC):
     @property
     def finished_rows(self) -> int:
         """How many rows `take(everything=True)` would give."""
-        rows = sum(chunk.n_steps for chunk in self._finished)
-        return rows if self._engine is None else rows + self._engine.finished_rows
+        return 0 if self._engine is None else self._engine.finished_rows
 
     @property
     def finished_bytes(self) -> int:
         """About how many bytes it would give."""
-        size = sum(chunk.n_bytes for chunk in self._finished)
-        return size if self._engine is None else size + self._engine.finished_rows * self._engine.row_bytes
+        return 0 if self._engine is None else self._engine.finished_rows * self._engine.row_bytes
 
     def report(self) -> WorkerReport:
         """Return what only a worker knows of the policy and environment; files are not its business."""
@@ -401,7 +369,7 @@ class Worker(abc.ABC):
     def shutdown(self) -> None:
         """Close the environments, and give up the episodes that run; EnvError if that fails."""
         self._forget()
-        self._end_engine()
+        self._engine = None
         envs, self._envs = self._envs, []
         for env in envs:
             close_env(env)
@@ -432,11 +400,3 @@ def _failing(engine: Engine) -> Iterator[None]:
     except BaseException as error:
         engine.fail(error)
         raise
-
-
-def _expect(worker: Worker, verb: str, is_done: bool) -> None:  # noqa: FBT001
-    if not is_done:
-        raise UserCodeError(
-            f"{type(worker).__name__}.{verb} did nothing that a sampler could record",
-            hint=f"let it call super().{verb}(), or override a smaller place: {', '.join(OVERRIDABLE)}",
-        )

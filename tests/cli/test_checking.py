@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.calling import Caller
 
 ENV = ("--env", "tests.run.planted:World", "--policy", "tests.run.planted:sound", "--seed", "1")
@@ -65,3 +67,15 @@ def test_check_looks_at_what_acts(rollout: Caller, tmp_path: Path) -> None:
     )
     replayed = ("--policy", f"replay:{tmp_path / 'made'}", "--env", "CartPole-v1", "--timesteps", "1000")
     assert json.loads(rollout(*words, *replayed).stdout)["passed"]
+
+
+@pytest.mark.parametrize("noise", [(), ("--action-noise", "0.1")])
+def test_check_of_few_recorded_episodes(rollout: Caller, tmp_path: Path, noise: tuple[str, ...]) -> None:
+    """They are played to their end, which is no lack of steps, and in their own episodes behind noise too."""
+    env = ("--env", "tests.report.worlds:Pictures", "--env-kwargs", "blind=true")
+    rollout(
+        "collect", *env, "--episodes", "8", "--seed", "5", "--sampler", "local", "-q", "-o", tmp_path / "made"
+    )
+    replayed = ("--policy", f"replay:{tmp_path / 'made'}", *noise)
+    document = json.loads(rollout("check", *env, *replayed, "--seconds", "60", "--json").stdout)
+    assert [] == [one for one in document["checks"] if one["status"] != "ok"]

@@ -173,7 +173,8 @@ def test_policy_pack(rollout: Caller, project: Path) -> None:
     assert "class        mine.Own" in ran.stdout
     document = json.loads(rollout("policy", "pack", "mine:Own", "-o", "two.pkl", "--json").stdout)
     assert sha256(Path("two.pkl").read_bytes()).hexdigest() == document["sha256"]
-    rollout("policy", "pack", "mine:Own", "-o", "own.pkl", code=5)
+    assert "own.pkl' exists already" in rollout("policy", "pack", "mine:Own", "-o", "own.pkl", code=5).stderr
+    assert "cannot write" in rollout("policy", "pack", "mine:Own", "-o", "a" * 300, code=5).stderr
     assert "own.pkl\n" == rollout("policy", "pack", "mine:Own", "-o", "own.pkl", "--overwrite", "-q").stdout
     (project / "mine.py").unlink()
     rollout("collect", "--sampler", "local", "--episodes", "2", "--policy", "own.pkl", "-q", "-o", "out")

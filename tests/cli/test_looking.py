@@ -85,7 +85,7 @@ def test_plot(rollout: Caller, dataset: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "returns of 9 episodes" == lines[0]
     assert max(map(len, lines)) <= 80
     document = json.loads(rollout("plot", dataset, "actions", "--json").stdout)
-    assert len(steps_of(dataset)) == sum(document["charts"][0]["counts"])
+    assert len(steps_of(dataset)) == sum(document["chart"]["counts"])
     assert "the plots are: returns" in rollout("plot", dataset, "rewards", code=2).stderr
     assert "--output a.png" in rollout("plot", dataset, "-o", "a.pdf", code=2).stderr
 
@@ -102,6 +102,15 @@ def test_render(rollout: Caller) -> None:
     source["collector"]["env_kwargs"]["password"] = "***"
     set_source(Path("out"), collector=source["collector"])
     assert "--env-kwargs password=" in rollout("render", "out", "-o", "c", code=2).stderr
+
+
+@pytest.mark.parametrize("fresh", [(), ("--fresh-env",)])
+def test_a_film_of_a_world_that_is_drawn_when_it_is_made(rollout: Caller, fresh: tuple[str, ...]) -> None:
+    """The environment of the film is built from the generators that its worker built it from."""
+    rollout(*MAKE, "--env", "tests.report.worlds:Drawn", *fresh, "--episodes", "3", "-o", "out")
+    ran = rollout("render", "out", "--episode", "2", "-o", "film")
+    assert "replayed  as stored" in ran.stdout
+    assert "" == ran.stderr
 
 
 def test_report_and_card(rollout: Caller, dataset: Path) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import sysconfig
+import termios
+from array import array
 from pathlib import Path
+from typing import IO
 
+import psutil
 import pytest
 
 from rollout_cli.cli.output import report
-from rollout_cli.cli.streams import MessageStream
 from rollout_cli.errors import StorageError
 from tests.cli.calling import Caller
 from tests.helpers.datasets import has_commit, info_of, numbers_of
@@ -100,6 +102,15 @@ def test_what_user_code_prints_is_on_stderr(tmp_path: Path, kind: str) -> None:
         assert line in ran.stderr
 
 
+def test_what_user_code_leaves_in_buffers_is_on_stderr(tmp_path: Path) -> None:
+    """Of Python's own stdout, and of C's: whoever writes them out later, results stay one JSON document."""
+    words = ("collect", "--episodes", "1", *ENV, "--env-kwargs", "what='print unflushed'", *KINDS["local"])
+    ran = as_process(*words, "--json", "--output", tmp_path / "out", env={"PYTHONUNBUFFERED": ""})
+    assert 1 == json.loads(ran.stdout)["episodes"]
+    for line in ("a line by a stream that was kept", "a line of a C library"):
+        assert line in ran.stderr
+
+
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_nothing_is_left_open(tmp_path: Path, method: str) -> None:
     """With all warnings as errors, a worker reports no file or socket that it leaves behind."""
@@ -131,29 +142,6 @@ def test_results_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
     assert (5, True) == (ran.returncode, b"cannot write to standard output" in ran.stderr)
 
 
-class AlwaysReady:
-    """A poll(2) that reports room, as it may have been right to do, before a worker filled the pipe."""
-
-    def register(self, *_: int) -> None: ...
-
-    def poll(self, _: int) -> list[tuple[int, int]]:
-        return [(0, 0)]
-
-
-def test_a_pipe_that_a_worker_fills_blocks_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message is lost; what else has the pipe still waits when it writes there."""
-    monkeypatch.setattr(select, "poll", AlwaysReady)
-    reading, writing = os.pipe()
-    with open(reading, "rb", buffering=0), open(writing, "w") as stream:  # noqa: PTH123  By their descriptors.
-        os.set_blocking(writing, False)
-        with contextlib.suppress(BlockingIOError):
-            while os.write(writing, b"x" * 65_536):
-                pass
-        os.set_blocking(writing, True)
-        MessageStream(stream).write("a message\n")
-        assert os.get_blocking(writing)
-
-
 def test_streams_that_are_closed(rollout: Caller, tmp_path: Path) -> None:
     """A run without standard streams makes the dataset, and prints into none of its files."""
 
@@ -177,6 +165,15 @@ def test_streams_that_are_closed(rollout: Caller, tmp_path: Path) -> None:
     rollout("verify", tmp_path / "out")
 
 
+def test_a_working_folder_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+    """The run ends well, and names its dataset by the whole path."""
+    (tmp_path / "here").mkdir()
+    words = ("collect", "--episodes", "1", *ENV, "--env-kwargs", "what=rmdir", *KINDS["local"])
+    ran = as_process(*words, "--output", tmp_path / "out", cwd=tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+    assert f"next: rollout info {tmp_path / 'out'}" in ran.stderr
+
+
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +190,32 @@ def test_a_closed_terminal_ends_the_run_politely(rollout: Caller, tmp_path: Path
     assert f"rollout: error: the run was ended by SIGHUP: {len(numbers_of(output)):,} finished" in ran.stderr
     assert "interrupted" == info_of(output)["status"]
     rollout("verify", output)
+
+
+def test_ctrl_c_while_the_environment_prints_what_nobody_reads(tmp_path: Path) -> None:
+    """It ends the run, and is no failure of the environment that waits for the reader of stderr."""
+    words = ["collect", "--episodes", "9", *ENV, "--env-kwargs", "what='print lines'", *KINDS["local"]]
+    words += ["--output", str(tmp_path / "out")]
+    with running(words, env={"PYTHONUNBUFFERED": ""}) as run:
+        run.wait_until(lambda: is_filled(run.process.stderr) and is_asleep(run.process.pid))
+        run.process.send_signal(signal.SIGINT)
+        ran = run.end()
+    said = [line for line in ran.stderr.splitlines() if not line.startswith("xxx")]
+    assert 130 == ran.code, said
+    assert "notice: SIGINT: the run is ending" in ran.stderr
+
+
+def is_filled(pipe: IO[bytes] | None) -> bool:
+    """Return whether a pipe holds more than half of what it may: no two lines need share one of its pages."""
+    assert pipe is not None
+    held = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, held)
+    return held[0] > int(fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)) / 2
+
+
+def is_asleep(pid: int) -> bool:
+    """Return whether a process waits for something."""
+    return bool(psutil.Process(pid).status() == psutil.STATUS_SLEEPING)
 
 
 def test_a_signal_before_a_worker_has_started(tmp_path: Path) -> None:
@@ -214,6 +237,23 @@ def test_a_signal_before_a_worker_has_started(tmp_path: Path) -> None:
         ran = run.end()
     assert 143 == ran.code, ran.said
     assert "ended by SIGTERM before" in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_signal_while_the_fork_server_imports_torch(tmp_path: Path) -> None:
+    """That takes minutes on a slow disk: nobody waits for it, and nothing is left."""
+    mark = tmp_path / "importing"
+    (tmp_path / "torch.py").write_text(f"import time\nopen({str(mark)!r}, 'w').close()\ntime.sleep(1000)\n")
+    (tmp_path / "net.ts").touch()
+    words = ["collect", "--policy", f"torchscript:{tmp_path / 'net.ts'}", "--timesteps", "100"]
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    with running([*words, *KINDS["processes"], "--output", str(tmp_path / "out")], env=path) as run:
+        run.wait_until(mark.exists)
+        run.process.send_signal(signal.SIGTERM)
+        ran = run.end()
+    assert 143 == ran.code, ran.said
+    assert "ended by SIGTERM before" in ran.stderr
+    assert not ran.left
     assert not (tmp_path / "out").exists()
 
 

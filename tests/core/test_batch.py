@@ -72,7 +72,7 @@ def _tree(pair: Any) -> Any:
         (
             "lengths",
             np.array([2, 4]),
-            "observations.box is float32 of shape (5, 2), expected float32 of shape (6, 2)",
+            "observations is {'box': 'float32 of shape (5, 2)', 'pair': ('int64 of shape (5,)",
         ),
         (
             "lengths",
@@ -101,54 +101,67 @@ def _tree(pair: Any) -> Any:
         (
             "observations",
             _box(5),
-            "observations is float32 of shape (5, 2), expected a dict with ['box', 'pair']",
+            "observations is float32 of shape (5, 2), expected {'box': 'float32 of shape (5, 2)', 'pair': (",
         ),
         (
             "observations",
             {"box": _box(5)},
-            "observations is a dict with ['box'], expected a dict with ['box', 'pair']",
+            "observations is {'box': 'float32 of shape (5, 2)'}, expected {'box': 'float32 of shape (5, 2)', ",
         ),
         (
             "observations",
             _tree((*_pair(5), 0)),
-            "observations.pair is a tuple with [0, 1, 2], expected a tuple with",
+            (
+                "observations is {'box': 'float32 of shape (5, 2)', 'pair': ('int64 of shape (5,)', "
+                "'text of shape (5,)', 'a int')}, expected {"
+            ),
         ),
         (
             "observations",
             _tree(np.zeros(5)),
-            "observations.pair is float64 of shape (5,), expected a tuple with [0, 1]",
+            "observations is {'box': 'float32 of shape (5, 2)', 'pair': 'float64 of shape (5,)'}, expected {",
         ),
         (
             "observations",
             _tree(_pair(4)),
-            "observations.pair.0 is int64 of shape (4,), expected int64 of shape (5,)",
+            "observations is {'box': 'float32 of shape (5, 2)', 'pair': ('int64 of shape (4,)', ",
         ),
         (
             "observations",
             _tree((_pair(5)[0], np.full(5, "a"))),
-            "observations.pair.1 is <U1 of shape (5,), expected obj",
+            (
+                "observations is {'box': 'float32 of shape (5, 2)', 'pair': ('int64 of shape (5,)', "
+                "'<U1 of shape (5,)')}, expected {"
+            ),
         ),
         (
             "observations",
             _tree((_pair(5)[0], np.array(["a"] * 4 + [3], object))),
-            "observations.pair.1 is ['a' 'a' 'a'",
+            (
+                "observations is {'box': 'float32 of shape (5, 2)', 'pair': ('int64 of shape (5,)', "
+                "'object of shape (5,)')}, expected {"
+            ),
         ),
         (
             "last_observations",
             _tree(_pair(2)),
-            "last_observations.box is float32 of shape (5, 2), expected float32 of",
+            "last_observations is {'box': 'float32 of shape (5, 2)', 'pair': ('int64 of shape (2,)', ",
         ),
         (
             "env_infos",
             {"x": np.zeros((6, 2))},
-            "env_infos['x'] is float64 of shape (6, 2), expected shape (5, 2)",
+            "env_infos is {'x': 'float64 of shape (6, 2)'}, expected a dict of arrays of length 5",
         ),
         ("env_infos", [], "env_infos is a list, expected a dict"),
-        ("agent_infos", {"x": [1] * 5}, "agent_infos['x'] is a list, expected shape (5,)"),
+        (
+            "agent_infos",
+            {"x": [1] * 5},
+            "agent_infos is {'x': 'a list'}, expected a dict of arrays of length 5",
+        ),
         (
             "episode_infos",
             {"x": np.zeros(5)},
-            "episode_infos['x'] is float64 of shape (5,), expected shape (2,)",
+            "episode_infos is {'x': 'float64 of shape (5,)'}, expected a dict of arrays of length 2",
         ),
     ],
 )

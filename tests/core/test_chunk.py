@@ -16,7 +16,6 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate, for_transport
 from tests.helpers.chunks import episode
 from tests.helpers.contents import chunk_contents
-from tests.helpers.strategies import any_space
 
 TREE_SPEC = EnvSpec(
     spaces.Dict({"box": spaces.Box(-1, 1, (3,), np.float32), "say": spaces.Text(4)}),
@@ -82,28 +81,8 @@ def test_no_episodes() -> None:
         assert [(0, 3), (0,)] == [column.shape for column in empty.observations]
 
 
-@given(any_space(), st.integers(1, 9), st.integers(1, 400))
-def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
-    """Parts follow one another, are about as large as asked, and join to the episode they were, of any space."""
-    (whole,) = episodes([length], spec=EnvSpec(space, TREE_SPEC.action_space))
-    parts = for_transport(whole, limit)
-    assert min(length, -(-whole.n_bytes // limit)) == len(parts)
-    assert chunk_contents(whole) == chunk_contents(concatenate(parts))
-    assert [whole] == for_transport(whole, whole.n_bytes)
-    if len(parts) > 1:
-        seen = [part.part for part in parts if part.part]
-        assert list(range(len(parts))) == [part.index for part in seen]
-        assert {(len(parts), length)} == {(part.count, part.episode_length) for part in seen}
-        assert [[part.n_steps] for part in parts] == [part.lengths.tolist() for part in parts]
-        assert [False] * (len(parts) - 1) + [True] == [part.completes for part in parts]
-
-
-def test_parts_stand_between_whole_episodes() -> None:
-    """Episodes whole and in parts join in their order."""
-    first, second, third = episodes([2, 5, 3])
-    joined = concatenate([first, *for_transport(second, 60), third])
-    assert len(for_transport(second, 60)) > 1
-    assert chunk_contents(concatenate([first, second, third])) == chunk_contents(joined)
+def test_nothing_cannot_be_joined() -> None:
+    """It would have no columns."""
     with pytest.raises(ValueError, match="no chunk"):
         concatenate([])
 
@@ -128,7 +107,7 @@ def test_variable_bytes_by_hand() -> None:
 
 
 def test_transport_keeps_a_small_chunk_whole() -> None:
-    """A chunk of many short episodes travels as it is; over the limit in halves, down to one long episode in parts."""
+    """A chunk of many short episodes travels as it is; over the limit in halves, down to one episode."""
     single = episodes([2, 9, 2])
     whole = concatenate(single)
     assert [whole] == for_transport(whole)

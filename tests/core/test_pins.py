@@ -235,13 +235,35 @@ def test_two_files_of_one_name_are_told_apart_by_their_contents() -> None:
     assert ["w has changed"] == changes(before, [entry("w", "1"), entry("w", "3")])[0]
 
 
+def test_of_files_of_one_name_an_episode_may_read_another() -> None:
+    """Which of them it reads is no change, and a later record keeps those that it does not name."""
+    before = [entry("w", digit, "episode") for digit in "12"]
+    assert ([], []) == changes(before, before[:1])
+    assert ["w has changed"] == changes(before, [entry("w", "3", "episode")])[0][:1]
+    assert [before[1], before[0]] == joined(before, before[:1])
+
+
+def test_files_of_one_name_are_told_apart_by_their_places(tmp_path: Path) -> None:
+    """One that is read elsewhere for the first time is no change; where the old place is gone, it was moved."""
+    here, there = (tmp_path / name / "w" for name in ("here", "there"))
+    here.parent.mkdir()
+    here.touch()
+    before = [entry("w", "1", "episode") | {"place": f"{here}"}]
+    assert ([], []) == changes(before, [entry("w", "2", "episode") | {"place": f"{there}"}])
+    swapped = [entry("w", sha256) | {"place": f"{place}"} for sha256, place in (("2", here), ("1", there))]
+    assert ["w has changed"] == changes(before, swapped)[0]
+    assert ([], []) == changes(before, swapped[1:])
+    here.unlink()
+    assert ["w has changed"] == changes(before, [entry("w", "2", "episode") | {"place": f"{there}"}])[0]
+
+
 def test_a_record_is_joined_with_an_earlier_one() -> None:
-    """What is read now takes the place of what was read under its name."""
+    """What is loaded now takes the place of what was read under its name."""
     old, new = [entry("a", "1"), entry("b", "2")], [entry("a", "9"), entry("c", "3")]
     assert [entry("b", "2"), entry("a", "9"), entry("c", "3")] == joined(old, new)
 
 
 def test_the_record_is_sorted() -> None:
     """By name, so that two runs of one kind have the same one."""
-    files = [PinnedFile("b", "b", "/b", (1, 1), sha256="2"), PinnedFile("a", "a", "/a", (1, 1), False, "1")]
-    assert [entry("a", "1", "episode"), entry("b", "2")] == record(files)
+    files = [PinnedFile("b", "b", "/b", (1, 1), sha256="2"), PinnedFile("a", "/a", "/a", (1, 1), False, "1")]
+    assert [entry("a", "1", "episode") | {"place": "/a"}, entry("b", "2")] == record(files)

@@ -53,6 +53,7 @@ def test_derived_seeds_differ_by_each_part(root: int, number: int, stream: str) 
     assert seed not in [derive_seed(root, number, "x"), derive_seed(root, SETUP, stream)]
 
 
+@pytest.mark.thorough
 def test_no_two_episodes_share_an_env_seed() -> None:
     """They are a permutation of 32 bits: 200,000 of them, from anywhere, are 200,000."""
     for first in (0, 2**31, 2**32 - 200_000):

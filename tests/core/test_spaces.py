@@ -160,6 +160,14 @@ def test_a_key_without_utf8_is_refused() -> None:
     assert caught.value.message.encode()
 
 
+@pytest.mark.parametrize("key", [("a", 1), 1.5, None, np.int64(1)])
+def test_a_key_that_is_no_text_and_no_integer_is_refused(key: Any) -> None:
+    """No reader could have it back from the dataset's JSON."""
+    with pytest.raises(UnsupportedSpaceError, match=f"a Dict space is a {type(key).__name__}, ") as caught:
+        space_leaves(spaces.Tuple([spaces.Dict([(key, spaces.Discrete(2))])]))
+    assert "texts or integers" in caught.value.hint
+
+
 @given(any_space(), st.integers(0, 4))
 def test_stacking_and_splitting(space: gymnasium.Space[Any], n_rows: int) -> None:
     """Samples stacked are a tree of arrays with a row each; split, they are the samples, in the space's own types."""

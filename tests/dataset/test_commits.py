@@ -20,7 +20,7 @@ from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.plain import plain_json
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.helpers.chunks import episode
-from tests.helpers.damage import data, episodes, flip, make_folder
+from tests.helpers.damage import INFO, data, episodes, flip, make_folder, set_json
 from tests.helpers.datasets import source_of
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
@@ -304,9 +304,9 @@ def test_columns_that_were_not_decided_cannot_be_resumed(tmp_path: Path) -> None
     [{"partitions": None}, {"partitions": 2, "first_numbers": [0]}, {"features": 3}, {"spaces": {}}],
 )
 def test_an_info_that_does_not_say_enough_is_refused(dataset: Path, change: dict[str, Any]) -> None:
-    info = read_info(dataset) | change
+    set_json(dataset / INFO, **change)
     with pytest.raises(DatasetFormatError):
-        read_committed(dataset, info)
+        read_committed(dataset, read_info(dataset))
 
 
 def test_each_partition_continues_by_itself(tmp_path: Path) -> None:

@@ -98,6 +98,17 @@ def test_a_worker_judges_as_the_dataset_does(expression: str) -> None:
     assert not unmet
 
 
+@pytest.mark.parametrize("other", [None, 0.5])
+def test_a_worker_judges_an_episode_alone_as_beside_others(other: Any) -> None:
+    """An info is a float64, which does not tell these from one another, whatever else is in the chunk."""
+    infos = [{"x": 2**53}, {"x": other}]
+    both = [episode(n, 3, env_info=lambda n, _: infos[n]) for n in range(2)]
+    for count in (1, 2):
+        kept, _, _ = Judge(f"env_info.x == {2**53 + 1}").judge(concatenate(both[:count]))
+        assert kept is not None
+        assert [0] == kept.numbers.tolist()
+
+
 @pytest.mark.parametrize("expression", ["length > 'a'", "length(3)", "env_info > 1", "worker == 0", "source"])
 def test_what_a_worker_cannot_judge_by(expression: str) -> None:
     """It is said before there are episodes."""

@@ -20,7 +20,7 @@ import pytest
 
 from rollout_cli.dataset import folder as folder_module
 from rollout_cli.dataset.commits import read_committed
-from rollout_cli.dataset.folder import FolderLock, check_folder, check_free_space, is_unbegun
+from rollout_cli.dataset.folder import FolderLock, check_folder, check_free_space, is_unbegun, staged
 from rollout_cli.dataset.layout import LOCK_NAME, info_path, read_info
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
@@ -318,6 +318,14 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
     here.send("end")
     child.join(timeout=30)
     assert 0 == child.exitcode
+
+
+def test_two_writers_of_one_output_do_not_mix(tmp_path: Path) -> None:
+    with staged(tmp_path / "out") as place:
+        place.write_text("first")
+        with pytest.raises(DatasetLockedError), staged(tmp_path / "out"):
+            pass
+    assert {"out": b"first"} == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
 # Free space.

@@ -15,7 +15,7 @@ from rollout_cli import CollectConfig, collect
 from rollout_cli.dataset.inference import FINGERPRINT_STEPS, FirstEpisode
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
-from tests.helpers.chunks import BOX_SPEC, episode, in_parts
+from tests.helpers.chunks import BOX_SPEC, episode
 from tests.helpers.damage import ORIGIN_KEYS
 from tests.helpers.datasets import info_of, source_of
 from tests.helpers.writing import RICH_SPEC, SMALL, resume_dataset, write_dataset
@@ -34,14 +34,12 @@ def fingerprint(*chunks: Chunk, info: Any = INFO) -> str:
 
 @pytest.mark.parametrize("spec", [BOX_SPEC, RICH_SPEC, EnvSpec(spaces.Box(0, 1, (0, 3)), spaces.Discrete(2))])
 def test_it_does_not_depend_on_how_episodes_come(spec: EnvSpec) -> None:
-    """Whole, in parts, or with those that follow; 32 hexadecimal digits."""
+    """Alone, or with those that follow; 32 hexadecimal digits."""
     whole = episode(0, LONG, spec=spec)
     following = episode(1, 5, spec=spec)
     expected = fingerprint(whole)
     assert 32 == len(expected) == len(f"{int(expected, 16):032x}")
     assert expected == fingerprint(concatenate([whole, following]), episode(2, 9, spec=spec))
-    for edges in ([400, LONG], [1, 2, 1000, LONG], [1001, LONG], [1200, 1300, LONG]):
-        assert expected == fingerprint(*in_parts(whole, edges), following)
 
 
 def test_it_does_not_depend_on_what_is_behind_the_first_steps_of_the_first_episode() -> None:

@@ -189,8 +189,20 @@ def test_rewards_are_relabelled(dataset: Dataset, tmp_path: Path) -> None:
         assert np.array_equal(old.observations["frames"], batch.observations["frames"])
         difference = diff(dataset, found)
         assert difference is not None
-        assert "reward" == difference.difference.field
+        assert "reward" == difference[1].field
         assert spec == info_of(tmp_path / "d")["derived"][0]["options"]["reward"]
+
+
+def meddling(episode: Episode) -> Any:
+    episode.env_infos["x"][:] = 7
+    episode.batch.observations["frames"][:] = 7
+    episode.batch.env_infos["x"][:] = 7
+    return episode.rewards
+
+
+def test_what_a_reward_writes_to_its_episode_is_not_written(dataset: Dataset, tmp_path: Path) -> None:
+    found = written(relabel_dataset(dataset[:8], tmp_path / "d", meddling))
+    assert_same_batches(load(dataset.path)[:8].to_episode_batch(), found.to_episode_batch())
 
 
 @pytest.mark.parametrize(

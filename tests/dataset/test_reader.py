@@ -315,7 +315,7 @@ def test_too_little_memory_is_a_storage_error_with_advice(
     def refuse(*_: Any) -> Any:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(rows, "decode_batch", refuse)
+    monkeypatch.setattr(rows, "decode_chunk", refuse)
     with pytest.raises(StorageError, match="119 episodes do not fit") as caught:
         dataset.to_episode_batch()
     assert "dataset[a:b]" in caught.value.hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from pyarrow import fs
 
 from rollout_cli import remote
+from rollout_cli.cli.app import run
 from rollout_cli.dataset.commits import read_committed
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
@@ -139,12 +141,23 @@ def test_the_files_are_those_of_a_local_dataset(root: RemotePath, tmp_path: Path
     here, there = all_files(tmp_path / "d"), all_files(root / "d")
     assert set(here) == set(there)
     assert data_files(tmp_path / "d") == data_files(root / "d")
-    assert len(CHUNKS) - 2 == len(load(str(root / "d")))
+    assert len(CHUNKS) == len(load(str(root / "d")))
     last = max((root / "d" / "data").rglob("*.parquet"))
     last.write_bytes(b"no Parquet")
     assert verify_dataset(root / "d").faults
     assert repair_dataset(root / "d").changed
     assert not verify_dataset(root / "d").faults
+
+
+def test_all_datasets_below_a_uri_are_listed(root: RemotePath, capsys: pytest.CaptureFixture[str]) -> None:
+    """However deep they lie."""
+    below = [root / "one", root / "sweep" / "two", root / "sweep" / "deep" / "three"]
+    for path in below:
+        write_dataset(path, CHUNKS[:1])
+    for folder, expected in ((root, below), (root / "sweep", below[1:]), (root / "one", below[:1])):
+        assert 0 == run(["list", str(folder), "--json"])
+        listed = [row["path"] for row in json.loads(capsys.readouterr().out)["datasets"]]
+        assert sorted(map(str, expected)) == listed
 
 
 def test_a_kill_at_any_operation_loses_nothing_committed(root: RemotePath, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_the_record_of_what_is_dropped_and_odd_is_of_what_stays(folder: Path, pr
             lambda path: set_json(path, spaces={"observation": {}, "action": {}}),
             "builds no space",
         ),
-        (lambda path: set_json(path, partitions=0), "is damaged: its partitions is 0"),
+        (lambda path: set_json(path, partitions="1"), "is damaged: its partitions is '1'"),
         (lambda path: set_json(path, first_numbers=[0, 9]), r"is damaged: its first_numbers is \[0, 9\]"),
     ],
 )

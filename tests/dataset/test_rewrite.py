@@ -20,7 +20,7 @@ from rollout_cli.progress import Progress
 from tests.helpers.batches import assert_same_info_values, assert_same_steps
 from tests.helpers.chunks import episode
 from tests.helpers.damage import data, episodes, set_values
-from tests.helpers.datasets import episodes_of, info_of
+from tests.helpers.datasets import episodes_of, info_of, set_source
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     RICH_SPEC,
@@ -115,6 +115,23 @@ def test_what_is_derived_is_derived_from_again(tmp_path: Path, one: Path, other:
     assert (2, 2) == (len(info["sources"]), len(info["derived"]))
     assert_same_steps(whole[50:].to_episode_batch(), load(tmp_path / "c")[55:].to_episode_batch())
     assert [] == verify_dataset(tmp_path / "c").faults
+
+
+def test_parts_of_one_run_share_what_each_records(tmp_path: Path, one: Path) -> None:
+    """In any order: the weaker verdict, all changes, and all skipped episodes."""
+    verdicts = [{"status": "yes", "reason": ""}, {"status": "no", "reason": "files changed"}]
+    changes: list[Any] = [[], [{"what": "files changed"}]]
+    skipped = [{"count": 1, "episodes": [{"episode_number": n, "reason": str(n)}]} for n in (61, 62)]
+    parts = [tmp_path / "a", tmp_path / "b"]
+    for at, part in enumerate(parts):
+        derived(part, load(one)[at * 5 : at * 5 + 5])
+        set_source(part, reproducible=verdicts[at], changes=changes[at], skipped=skipped[at])
+    for inputs in (parts, parts[::-1]):
+        made = derivation([load(part) for part in inputs], tmp_path / "c", operation="test", options={})
+        (source,) = made.settings.sources
+        assert (verdicts[1], changes[1]) == (source["reproducible"], source["changes"])
+        numbers = [episode["episode_number"] for episode in source["skipped"]["episodes"]]
+        assert (2, [61, 62]) == (source["skipped"]["count"], sorted(numbers))
 
 
 def test_the_same_is_made_of_the_same(tmp_path: Path, one: Path, other: Path) -> None:

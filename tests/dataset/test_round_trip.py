@@ -17,7 +17,7 @@ from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from tests.helpers.batches import assert_same_batches, assert_same_info_values, assert_same_steps
-from tests.helpers.chunks import episode, grouped, in_parts
+from tests.helpers.chunks import episode, grouped
 from tests.helpers.strategies import info_dicts
 from tests.helpers.writing import write_dataset
 
@@ -59,13 +59,11 @@ LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=6)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_space_comes_back_with_its_values_types_and_structure(data: st.DataObject) -> None:
-    """Observations, actions and last observations; whole episodes, groups of them, and parts."""
+    """Observations, actions and last observations; of episodes and groups of them."""
     spec = EnvSpec(data.draw(SPACES), data.draw(SPACES), data.draw(st.none() | st.integers(1, 99)))
     lengths = data.draw(LENGTHS)
     episodes = [episode(number, length, spec=spec) for number, length in enumerate(lengths)]
-    chunks = grouped(episodes[:-1], data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
-    inner = data.draw(st.sets(st.integers(1, 29), max_size=3))
-    chunks += in_parts(episodes[-1], [*sorted(edge for edge in inner if edge < lengths[-1]), lengths[-1]])
+    chunks = grouped(episodes, data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "out"
         write_dataset(path, chunks, spec=spec, limits=SMALL, next_observation=data.draw(st.booleans()))

@@ -19,7 +19,7 @@ from rollout_cli.dataset.convert import decode_infos, encode_sparse_tensor, text
 from rollout_cli.dataset.inference import SchemaInference, choose_kind
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
-from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, space_columns, spec_from_info
+from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, space_columns
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
@@ -27,7 +27,7 @@ from rollout_cli.episodes.infos import tabulate
 from rollout_cli.episodes.spaces import space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError, StorageError, UnsupportedSpaceError
 from tests.helpers.batches import assert_same_batches
-from tests.helpers.chunks import BOX_SPEC, episode, grouped, in_parts
+from tests.helpers.chunks import BOX_SPEC, episode, grouped
 from tests.helpers.writing import RICH_SPEC, rich_episodes, write_dataset
 
 ACTIONS = BOX_SPEC.action_space
@@ -186,7 +186,10 @@ def test_all_but_infos_are_never_null_and_other_tools_know_the_types(tmp_path: P
     assert {"dtype": "float64", "_type": "Value"} == features["reward"]
     assert schema.names == list(features)
     assert b"3" == schema.metadata[b"rollout.format_version"]
-    assert spec_from_info(read_info(tmp_path)).observation_space == RICH_SPEC.observation_space
+    assert (
+        DatasetSchema.from_info(read_info(tmp_path)).spaces.env_spec.observation_space
+        == RICH_SPEC.observation_space
+    )
 
 
 # Which infos have columns.
@@ -214,7 +217,7 @@ def infer(chunks: list[Chunk], **options: Any) -> tuple[InfoColumns, bool]:
 
 
 def test_the_columns_depend_on_the_first_steps_alone(tmp_path: Path) -> None:
-    """However the episodes came in chunks and parts; a late key has no column."""
+    """However the episodes came in chunks; a late key has no column."""
     episodes = list(rich_episodes())
     expected = infer(episodes)
     assert expected[1]
@@ -223,9 +226,6 @@ def test_the_columns_depend_on_the_first_steps_alone(tmp_path: Path) -> None:
         expected[0]
     )
     assert expected == infer(grouped(episodes, [7, 30]))
-    assert expected == infer(
-        [part for one in episodes for part in in_parts(one, sorted({(one.n_steps + 1) // 2, one.n_steps}))]
-    )
     assert not infer(episodes[:20])[1]
 
 
@@ -298,6 +298,32 @@ def test_two_keys_that_are_equal_once_dotted_are_both_kept() -> None:
     assert {} == dropped
     again, _ = convert.encode_infos("env_info", {}, [convert.decode_info_table("env_info", table, {})])
     assert table["env_info_extra"].to_pylist() == again[-1].to_pylist()
+
+
+def test_a_nested_value_that_does_not_fit_its_column_is_read_at_its_key() -> None:
+    """It is no other key of the same name."""
+    columns = {"env_info.a.b": (("a", "b"), "float64")}
+    arrays, _ = convert.encode_infos("env_info", columns, [tabulate([{"a": {"b": 2.5}}, {"a": {"b": "x"}}])])
+    table = pa.Table.from_arrays(arrays, names=[*columns, "env_info_extra"])
+    found = convert.decode_info_table("env_info", table, columns).to_arrays()
+    assert {"a.b": [2.5, "x"]} == {key: values.tolist() for key, values in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("column", "infos"),
+    [
+        (("a", "b"), [{"a": {"b": 2.5}, "a.b": [1]}, {"a.b": "x"}]),
+        (("a.b",), [{"a.b": 2.5, "a": {"b": [1]}}, {"a": {"b": "x"}}]),
+    ],
+)
+def test_a_key_that_is_the_name_of_a_column_is_kept_beside_it(
+    column: tuple[str, ...], infos: list[dict[Any, Any]]
+) -> None:
+    """It gets a number in the rows that have a value in the column of another path."""
+    columns = {"env_info.a.b": (column, "float64")}
+    (values, extra), dropped = convert.encode_infos("env_info", columns, [tabulate(infos)])
+    assert ([2.5, None], ['{"a.b#2": [1]}', '{"a.b": "x"}']) == (values.to_pylist(), extra.to_pylist())
+    assert {} == dropped
 
 
 def test_values_that_nothing_stores_are_counted() -> None:

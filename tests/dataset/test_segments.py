@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from rollout_cli.dataset.layout import SegmentId
 from rollout_cli.dataset.segments import GROUP_BYTES, SizeLimits
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import UsageError
-from tests.helpers.chunks import BOX_SPEC, episode, grouped, in_parts
+from tests.helpers.chunks import BOX_SPEC, episode, grouped
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     RICH_SPEC,
     SMALL,
     data_files,
-    open_writer,
     resume_dataset,
     rich_episodes,
     write_dataset,
@@ -107,16 +106,6 @@ def test_chunks_and_flushes_change_no_byte(
     assert (whole / "meta/stats.json").read_text() == (tmp_path / "d/meta/stats.json").read_text()
 
 
-@pytest.mark.thorough
-def test_episodes_that_come_in_parts_change_no_byte(tmp_path: Path, whole: Path) -> None:
-    chunks: list[Chunk] = []
-    for at, one in enumerate(rich_episodes()):
-        chunks += in_parts(one, [one.n_steps // 2, one.n_steps]) if at % 4 == 1 and one.n_steps > 1 else [one]
-    options: dict[str, Any] = {"spec": RICH_SPEC, "limits": SMALL, "next_observation": True}
-    write_dataset(tmp_path / "d", chunks, flush=True, **options)
-    assert data_files(whole) == data_files(tmp_path / "d")
-
-
 @pytest.mark.parametrize("stops", usually([[95], [100, 101, 110, 119]], lambda stops: len(stops) > 1))
 def test_a_resumed_dataset_has_the_bytes_of_one_run(tmp_path: Path, whole: Path, stops: list[int]) -> None:
     """`meta/episodes` and the statistics too; the skipped episode is known all the time."""
@@ -177,20 +166,13 @@ def test_an_episode_over_the_limits_is_a_segment_of_its_own(tmp_path: Path) -> N
     assert 500 - 1 == steps["truncated"].to_pylist().count(False)
 
 
-@pytest.mark.parametrize("edges", [[100, 200, 500], [1, 499, 500], list(range(25, 501, 25))])
-def test_a_long_episode_has_the_same_bytes_in_parts_and_whole(tmp_path: Path, edges: list[int]) -> None:
-    """With next observations across parts and row groups, infos of several kinds, and flushes in between."""
+def test_a_long_episode_has_the_same_bytes_after_flushes(tmp_path: Path) -> None:
+    """With next observations across row groups, and infos of several kinds."""
     episodes = long_episodes()
     options: dict[str, Any] = {"spec": LONG_SPEC, "limits": SMALL, "next_observation": True}
     write_dataset(tmp_path / "whole", episodes, **options)
-    chunks = [
-        *episodes[:40],
-        *in_parts(episodes[40], edges),
-        episodes[41],
-        *in_parts(episodes[42], [33, 333]),
-    ]
-    write_dataset(tmp_path / "parts", [*chunks, *episodes[43:]], flush=True, **options)
-    assert data_files(tmp_path / "whole") == data_files(tmp_path / "parts")
+    write_dataset(tmp_path / "flushed", grouped(episodes, [5]), flush=True, **options)
+    assert data_files(tmp_path / "whole") == data_files(tmp_path / "flushed")
     for name in ("observation.v", "observation.t"):
         tables = [pq.read_table(file) for file in sorted((tmp_path / "whole/data").rglob("*.parquet"))]
         long = next(table for table in tables if table.num_rows == 500)
@@ -206,20 +188,6 @@ def test_a_dataset_is_resumed_behind_a_long_episode(tmp_path: Path) -> None:
     write_dataset(tmp_path / "resumed", episodes[:41], spec=LONG_SPEC, limits=SMALL)
     resume_dataset(tmp_path / "resumed", episodes, spec=LONG_SPEC, limits=SMALL)
     assert data_files(tmp_path / "whole") == data_files(tmp_path / "resumed")
-
-
-def test_a_long_episode_whose_end_is_missing_leaves_no_file(tmp_path: Path) -> None:
-    episodes = long_episodes()
-    with open_writer(tmp_path / "d", spec=LONG_SPEC, limits=SMALL) as writer:
-        writer.write(concatenate(episodes[:40]))
-        for part in in_parts(episodes[40], [100, 200, 500])[:2]:
-            writer.write(part)
-        summary = writer.close(status="interrupted")
-    assert (40, 1200) == (summary.episodes, summary.steps)
-    assert [] == [path.name for path in (tmp_path / "d").glob(".*")]
-    resume_dataset(tmp_path / "d", episodes, spec=LONG_SPEC, limits=SMALL)
-    write_dataset(tmp_path / "whole", episodes, spec=LONG_SPEC, limits=SMALL)
-    assert data_files(tmp_path / "whole") == data_files(tmp_path / "d")
 
 
 def test_big_images_have_the_same_bytes_however_they_came(tmp_path: Path) -> None:

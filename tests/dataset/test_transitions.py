@@ -15,6 +15,7 @@ from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.spaces import map_tree, tree_leaves
 from rollout_cli.errors import DatasetFormatError, StorageError
+from tests.helpers import chunks
 from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
 
 FLAT = ("observations", "actions", "rewards")
@@ -156,6 +157,13 @@ def test_no_episode_gives_no_item(dataset: Dataset) -> None:
     assert 0 == len(nothing.transitions()) == len(nothing.windows(5)) == len([*nothing.iter_batches(4)])
 
 
+def test_no_episode_has_no_info(dataset: Dataset) -> None:
+    """Those that have a column may be asked for, as of any selection."""
+    nothing, names = dataset[[]], ["env_info.x"]
+    assert 0 == len(nothing.transitions(infos=names)) == len([*nothing.iter_batches(4, infos=names)])
+    assert 0 == len(nothing.filter("env_info.x > 0"))
+
+
 def test_steps_that_do_not_fit_into_memory_are_an_error(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +236,14 @@ def test_windows_are_those_of_plain_loops(dataset: Dataset, length: int, stride:
         assert values.dtype == batch[name].dtype
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint64])
+def test_windows_are_chosen_by_any_integers(dataset: Dataset, dtype: Any) -> None:
+    """The steps of a window need not fit into the integers by which it is chosen."""
+    windows = dataset[[70] * 40].windows(4)
+    for name, values in windows[[3, 120]].items():
+        assert_same(values, windows[np.array([3, 120], dtype)][name])
+
+
 @pytest.mark.parametrize("asked", [{"length": 0}, {"length": 3, "stride": 0}, {"length": 3, "pad": "left"}])
 def test_windows_that_make_no_sense_are_refused(dataset: Dataset, asked: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be 1 or more, and pad"):
@@ -277,6 +293,23 @@ def test_shuffled_batches_hold_each_transition_once(
     assert np.median(distances) > 50  # Not row groups alone: their rows have about 50 places.
 
 
+def test_an_info_of_other_types_in_a_few_steps_is_objects_in_their_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that joins such steps with others has the values of both."""
+    episodes = [
+        chunks.episode(
+            n, 20, env_info=lambda n, s: {"at": None if (n, s) == (30, 4) else np.full(3, s + 20.0 * n)}
+        )
+        for n in range(60)
+    ]
+    write_dataset(tmp_path / "out", episodes, limits=SMALL)
+    monkeypatch.setattr("rollout_cli.dataset.batches.BUFFER_BYTES", 1)
+    batches = [*load(tmp_path / "out").iter_batches(64, columns=["rewards"], infos=["env_info.at"])]
+    found = [None if at is None else [*at] for batch in batches for at in batch["env_info.at"]]
+    assert [None if at == 604 else [at] * 3 for at in range(1200)] == found
+
+
 def test_a_batch_of_nothing_is_refused(dataset: Dataset) -> None:
     with pytest.raises(ValueError, match="batch of 0 steps"):
         dataset.iter_batches(0)
@@ -308,6 +341,33 @@ def test_an_episodes_arrays_are_its_own(dataset: Dataset) -> None:
     assert {7.0} == set(one.rewards.tolist())
     assert other.rewards.tolist() == dataset[30].rewards.tolist() == rich_episodes()[30].rewards.tolist()
     assert 7 != dataset[30].observations["frames"][0, 0, 0]
+
+
+@pytest.mark.parametrize("read", [lambda part: part[0], lambda part: next(iter(part))])
+def test_the_arrays_of_an_episodes_batch_are_its_own(dataset: Dataset, read: Any) -> None:
+    """Infos too: what is written to them is not in what is read next."""
+    part = load(dataset.path)[30:]
+
+    def arrays() -> list[Any]:
+        batch = read(part).batch
+        trees = (batch.observations, batch.actions, batch.last_observations)
+        infos = (batch.env_infos, batch.agent_infos, batch.episode_infos)
+        leaves = [leaf for tree in trees for leaf in tree_leaves(tree)]
+        return [*leaves, batch.rewards, batch.lengths, *(each for group in infos for each in group.values())]
+
+    before = repr([values.tolist() for values in arrays()])
+    for values in arrays():
+        values[...] = 7
+    assert before == repr([values.tolist() for values in arrays()])
+
+
+def test_infos_while_iterating_are_those_of_each_episode(dataset: Dataset) -> None:
+    """Not those that another one of its file has."""
+    for one in dataset[:20]:
+        for group in ("env_infos", "agent_infos", "episode_infos"):
+            infos = getattr(one, group)
+            assert {*getattr(dataset[one.id].batch, group)} == {*dict(infos)}
+            assert len(infos) == len([*infos])
 
 
 def test_an_info_is_read_by_name_without_the_others(

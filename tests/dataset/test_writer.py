@@ -22,7 +22,7 @@ from rollout_cli.errors import (
     RolloutError,
     UnsupportedSpaceError,
 )
-from tests.helpers.chunks import episode, in_parts
+from tests.helpers.chunks import episode
 from tests.helpers.datasets import info_of, numbers_of, source_of
 from tests.helpers.writing import (
     RICH_SPEC,
@@ -118,7 +118,6 @@ def test_episodes_are_committed_while_the_next_one_takes_long(tmp_path: Path, co
     with open_writer(tmp_path, flush_seconds=0.01) as writer:
         for number in range(count):
             writer.write(episode(number, 600))
-        writer.write(in_parts(episode(count, 600), [300, 600])[0])
         wait_until(lambda: list(range(count)) == committed_numbers(tmp_path))
         assert ("collecting", "partial" if count == 1 else "decided") == tuple(
             info_of(tmp_path)[name] for name in ("status", "info_columns")
@@ -137,10 +136,8 @@ def test_a_flush_without_new_episodes_does_nothing(tmp_path: Path) -> None:
             writer.flush()
             wait_for_writes(writer)
             before = len(files.operations)
-            writer.write(in_parts(episode(2, 600), [300, 600])[0])
             writer.flush()
             assert before == len(files.operations)
-            writer.write(in_parts(episode(2, 600), [300, 600])[1])
 
 
 # How it ends.
@@ -169,7 +166,6 @@ def test_a_writer_that_is_left_without_close_keeps_its_episodes_unless_asked_to_
     kind = BaseException if error is None else type(error)
     with suppress(kind), open_writer(tmp_path) as writer:
         writer.write(concatenate([episode(0, 600), episode(1, 600)]))
-        writer.write(in_parts(episode(2, 10), [4, 10])[0])
         if error is not None:
             raise error
     if kept:

@@ -20,7 +20,7 @@ from tests.helpers.datasets import (
     source_of,
     steps_of,
 )
-from tests.helpers.envs import HIDDEN
+from tests.helpers.envs import HIDDEN, FaultyEnv
 from tests.helpers.processes import Ran, called, running
 from tests.helpers.thorough import usually
 
@@ -53,6 +53,26 @@ def test_the_first_end_counts(
         collect(out, *first, *other, *ENV, "--workers", workers)
         assert_same_data(tmp_path / "alone", out)
         assert ("complete", stopped_by) == (info_of(out)["status"], source_of(out)["stopped_by"])
+
+
+class LongEnv(FaultyEnv):
+    """Episode 49 is a long one, and those after it raise."""
+
+    def __init__(self) -> None:
+        super().__init__("raise", episodes=[env_seed(7, number) for number in range(50, 150)])
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        start = super().reset(seed=seed, options=options)
+        self._length = 200 if seed == env_seed(7, 49) else self._length
+        return start
+
+
+def test_an_episode_that_nobody_needs_may_fail(tmp_path: Path) -> None:
+    """The worker has begun it when the steps are complete, and so is the run."""
+    words = ("--env", "tests.e2e.test_ends:LongEnv", "--seed", "7", *LOCAL)
+    collect(tmp_path / "out", "--timesteps", "450", *words)
+    assert list(range(50)) == numbers_of(tmp_path / "out")
+    assert "complete" == info_of(tmp_path / "out")["status"]
 
 
 def test_combined_ends_are_resumed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rollout_cli import load
 from tests.e2e.test_resume import end_in
+from tests.helpers.breaks import BREAKS
 from tests.helpers.datasets import assert_same_data, info_of, numbers_of, source_of
 from tests.helpers.envs import HIDDEN
 from tests.helpers.processes import Ran, called
@@ -59,6 +60,7 @@ def test_kept_episodes_are_those_that_a_filter_keeps(tmp_path: Path, whole: Path
     assert ("yes", "episodes") == (source_of(whole)["reproducible"]["status"], source_of(whole)["stopped_by"])
 
 
+@pytest.mark.thorough
 def test_a_killed_run_is_resumed_and_extended(tmp_path: Path, whole: Path) -> None:
     """Killed in an episode that hangs: the bytes are those of one run, and steps may end it as well."""
     out, numbers = tmp_path / "out", numbers_of(whole)
@@ -75,6 +77,20 @@ def test_a_killed_run_is_resumed_and_extended(tmp_path: Path, whole: Path) -> No
     assert source_of(whole)["acceptance"] == source_of(out)["acceptance"]
     assert "more than" in resume(out, "--episodes", "100", code=2).said
     assert numbers == numbers_of(out)
+
+
+def test_episodes_that_are_lost_are_run_again(tmp_path: Path, whole: Path) -> None:
+    """Though the run had ended behind them; one of them that was skipped then is listed no more."""
+    out, numbers = tmp_path / "out", numbers_of(whole)
+    fault = {"what": "raise", "episodes": [load(whole).episodes["seed"].to_pylist()[-3]]}
+    words = ("--keep", EXPRESSION, "--episodes", "249", "--on-env-error", "skip", *LOCAL)
+    collect(out, *words, hidden=fault)
+    assert [*numbers[:-3], *numbers[-2:]] == numbers_of(out)
+    BREAKS["the last segment is missing"](out)
+    resume(out, "--episodes", "250")
+    assert_same_data(whole, out)
+    assert "skipped" not in source_of(out)
+    assert source_of(whole)["acceptance"] == source_of(out)["acceptance"]
 
 
 def test_a_cap_ends_the_run(tmp_path: Path, whole: Path) -> None:

@@ -80,6 +80,27 @@ ENV_WITH_ARGUMENT = """
         def __init__(self, settings):
             super().__init__()
 """
+ENV_WITH_SCENES = """
+    from pathlib import Path
+
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    class Env(CartPoleEnv):
+        def __init__(self, scenes):
+            super().__init__()
+            self.scenes = scenes
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            scene = Path(self.scenes) / f"{self.np_random.integers(4)}" / "scene.txt"
+            self.state[0] = float(scene.read_text())
+            return self.state.astype("float32"), {}
+
+        def step(self, action):
+            observation, reward, _, _, info = super().step(action)
+            self.state = self.state / 2  # It never falls: an episode has steps enough to decide the columns.
+            return observation, reward, False, False, info
+"""
 OUT = ("-w", "1", "-o", "out")
 CHANGED: dict[str, tuple[str, Callable[[], object]]] = {
     "weights behind a module": ("weights.npy", lambda: weights(0.0, 0.0, 1.0, -1.0)),
@@ -323,6 +344,7 @@ def _numbers(folder: Path) -> list[int]:
         return []
 
 
+@pytest.mark.thorough
 def test_of_a_slow_stored_episode_the_beginning_is_run_again(project: Path) -> None:
     """As many steps as the check may take: a resume does not wait for a whole slow episode."""
     write_module(
@@ -351,6 +373,31 @@ def test_of_a_slow_stored_episode_the_beginning_is_run_again(project: Path) -> N
     assert 2 <= len(counts)
     assert counts[0] <= 110
     assert "yes" == source_of(project / "out")["reproducible"]["status"]
+
+
+def scene_hashes() -> set[str]:
+    return {file["sha256"] for file in source_of(Path("out"))["files"] if file["path"] == "scene.txt"}
+
+
+def test_episodes_read_files_of_one_name(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """In folders elsewhere, each its own: which ones a run reads is no change, and their contents are."""
+    scenes = tmp_path_factory.mktemp("scenes")
+    for number in range(4):
+        (scenes / f"{number}").mkdir()
+        (scenes / f"{number}" / "scene.txt").write_text(f"0.0{number}")
+    write_module(project, "world", ENV_WITH_SCENES)
+    words = ("--env", "world:Env", "--env-kwargs", f"scenes={scenes}", "--max-episode-length", "1000")
+    called("collect", *words, "--episodes", "1", "--seed", "2", *OUT)
+    for amount in range(2, 6):
+        before = scene_hashes()
+        called("collect", "--resume", "--episodes", f"{amount}", *OUT)
+        assert before <= scene_hashes()
+    assert 4 == len(scene_hashes())
+    assert "yes" == source_of(project / "out")["reproducible"]["status"]
+    for number in range(4):
+        (scenes / f"{number}" / "scene.txt").write_text(f"-0.0{number}")
+    refused = called("collect", "--resume", "--episodes", "70", *OUT, code=2)
+    assert "scene.txt has changed" in refused.stderr
 
 
 def test_a_file_to_be_pinned_must_be_there(project: Path) -> None:

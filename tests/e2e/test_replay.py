@@ -78,6 +78,12 @@ def edit_info(dataset: Path, **changes: Any) -> None:
     (dataset / "meta" / "info.json").write_text(json.dumps(info))
 
 
+def test_what_was_collected_on_ray_is_replayed_here(dataset: Path) -> None:
+    """The address of its cluster is not asked for."""
+    edit_info(dataset, collector__sampler="ray", collector__ray_address="auto")
+    called("replay", dataset, "--episode", "0", cwd=dataset.parent)
+
+
 def test_a_changed_value_is_found(dataset: Path) -> None:
     """Exit code 6; field, step and both values are named; other episodes are identical."""
     (path,) = (dataset / "data").rglob("*.parquet")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollout_cli import load
+from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.breaks import contents
 from tests.helpers.datasets import (
     assert_same_data,
@@ -16,6 +18,7 @@ from tests.helpers.datasets import (
     episodes_of,
     info_of,
     numbers_of,
+    set_source,
     source_of,
     stats_of,
 )
@@ -217,6 +220,36 @@ def test_what_was_skipped_before_a_kill_is_still_listed(tmp_path: Path) -> None:
     called("verify", out)
 
 
+def skipping(output: Path, *numbers: int) -> None:
+    """Collect 250 episodes, of which those of these numbers fail and are skipped."""
+    fault = {HIDDEN: json.dumps({"what": "raise", "episodes": [env_seed(7, number) for number in numbers]})}
+    words = ("--episodes", "250", *ENV, *LOCAL, "--on-env-error", "skip", "--output", output)
+    called("collect", *words, env=fault)
+
+
+def test_skipped_episodes_that_run_again_are_listed_no_more(tmp_path: Path) -> None:
+    """Those behind the last episode do, and may succeed; one before it stays skipped."""
+    out = tmp_path / "out"
+    skipping(out, 10, 248, 249)
+    assert 3 == source_of(out)["skipped"]["count"]
+    called("collect", "--resume", "--episodes", "260", "--output", out)
+    assert [10] == [one["episode_number"] for one in source_of(out)["skipped"]["episodes"]]
+    assert sorted({*range(260)} - {10}) == numbers_of(out)
+
+
+@pytest.mark.thorough
+def test_why_episodes_were_skipped_outlives_a_kill(tmp_path: Path) -> None:
+    """Of the run that extends a complete dataset, at any time."""
+    out = tmp_path / "out"
+    skipping(out, 10)
+    before = source_of(out)["skipped"]
+    again = ("collect", "--resume", "--quiet", "--episodes", "256", "--sampler", "multiprocessing")
+    assert -signal.SIGKILL == end_in([env_seed(7, 255)], out, *again, more_than=249).code
+    assert ("collecting", before) == (info_of(out)["status"], source_of(out)["skipped"])
+    called("collect", "--resume", *LOCAL, "--episodes", "256", "--output", out)
+    assert before == source_of(out)["skipped"]
+
+
 EXTENSIONS = {
     "steps": (("--timesteps", "1000"), ("--timesteps", "2500")),
     "episodes": (("--episodes", "150"), ("--episodes", "300")),
@@ -250,6 +283,24 @@ def test_a_complete_dataset_is_not_touched(complete: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in complete.rglob("*") if path.is_file()}
     called("collect", "--resume", "--output", complete)
     assert before == {path: path.stat().st_mtime_ns for path in complete.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "former",
+    [
+        {"sampler": "ray", "ray_address": "auto", "step_timeout": 60.0},
+        {"sampler": "multiprocessing", "step_timeout": 60.0, "episode_timeout": 90.0},
+    ],
+)
+def test_another_sampler_does_not_take_what_the_former_one_took(
+    tmp_path: Path, former: dict[str, Any]
+) -> None:
+    """Options that only the recorded sampler has are no error of a run that names another one."""
+    out = tmp_path / "out"
+    called("collect", "--episodes", "4", *ENV, *LOCAL, "--output", out)
+    set_source(out, collector=source_of(out)["collector"] | former)
+    called("collect", "--resume", "--episodes", "6", *LOCAL, "--output", out)
+    assert list(range(6)) == numbers_of(out)
 
 
 CHANGES = {

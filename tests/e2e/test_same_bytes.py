@@ -176,6 +176,7 @@ class Sets(gymnasium.Env):
 """
 
 
+@pytest.mark.thorough
 def test_a_set_of_texts_has_one_order_in_each_run(tmp_path: Path) -> None:
     """Python hashes texts by a seed of each process: those of workers have the same one, here and tomorrow."""
     (tmp_path / "sets.py").write_text(SETS)

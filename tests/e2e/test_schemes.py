@@ -163,7 +163,7 @@ def test_only_schemes_take_options(folder: Path) -> None:
         with pytest.raises(PolicyLoadError, match="names no file"):
             policy_source(spec)
     with pytest.raises(PolicyLoadError, match="has no scheme, so it takes no options"):
-        policy_source("mine:Go", {"size": 3})
+        policy_source("json:loads", {"size": 3})
     with pytest.raises(PolicyLoadError, match="takes nothing after its name"):
         policy_source("random", {"size": 3})
 
@@ -197,7 +197,7 @@ def test_what_a_question_mark_means(folder: Path, monkeypatch: pytest.MonkeyPatc
         policy_source("weights:w.json?scale")
     assert "w.json?key=value" in caught.value.hint
     with pytest.raises(PolicyLoadError, match="has no scheme, so it takes no options"):
-        policy_source("mine:Go?size=3")
+        policy_source("json:loads?size=3")
 
 
 def test_a_scheme_of_another_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rollout_cli.option_types import Shard
 from rollout_cli.seeding.seeds import env_seed
+from tests.helpers.breaks import BREAKS
 from tests.helpers.datasets import (
     assert_same_data,
     episodes_of,
@@ -74,6 +75,26 @@ def test_merged_shards_are_the_single_run(name: str, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.thorough
+def test_merged_shards_of_a_short_run_are_extended(tmp_path: Path) -> None:
+    """Its columns are not decided yet: infos that come later have one, as in the run as a whole."""
+    words = (*run_words("late infos")[3:], "--env-kwargs", LATE.replace("[", f"[{env_seed(3, 20)}, "))
+    parts = shards(tmp_path, "collect", "--episodes", "6", *words, parts=2)
+    called("merge", *parts, "--output", tmp_path / "all", "--quiet")
+    called("collect", "--resume", "--episodes", "300", "--output", tmp_path / "all", "--quiet")
+    called("collect", "--episodes", "300", *words, "--output", tmp_path / "one")
+    assert "env_info.late" in info_of(tmp_path / "one")["features"]
+    assert_same_data(tmp_path / "one", tmp_path / "all")
+
+
+def test_a_shard_is_replayed_by_itself(tmp_path: Path) -> None:
+    """One process does not divide among others: that it was a part says only which episodes it has."""
+    part = tmp_path / "part"
+    called("exact", "-k", "2", "-w", "3", "--shard", "2/3", *run_words("exact")[5:], "--output", part)
+    called("verify", part)
+    assert 2 == json.loads(called("replay", part, "--all", "--json").stdout)["identical"]
+
+
 @pytest.mark.parametrize(
     "edges", usually([[0, 250, 400], [30, 150, 300, 400]], lambda edges: len(edges) == 3)
 )
@@ -105,6 +126,7 @@ def test_merged_ranges_are_the_single_run(edges: list[int], tmp_path: Path) -> N
         assert "merge" == info_of(tmp_path / "cut")["derived"][0]["operation"]
 
 
+@pytest.mark.thorough
 def test_a_shard_is_resumed(tmp_path: Path) -> None:
     """One that was killed is refused by name, with the command that finishes it, and merges after that."""
     words = run_words("episodes")
@@ -128,6 +150,7 @@ def test_a_shard_is_resumed(tmp_path: Path) -> None:
     assert_same_data(tmp_path / "one", tmp_path / "all")
 
 
+@pytest.mark.thorough
 def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
     """Missing, twice, of another run, or no shard at all: refused by name, and nothing is written."""
     one, two, three = shards(tmp_path, *run_words("episodes"))
@@ -148,6 +171,16 @@ def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
     refused = called("merge", one, two, three, "--output", three, "--overwrite", code=2)
     assert "is read itself" in refused.stderr, refused.said
     assert "complete" == info_of(three)["status"]
+
+
+def test_a_shard_that_lacks_a_segment_is_refused(tmp_path: Path) -> None:
+    """A copy that is not whole says so: its own info.json states more episodes."""
+    parts = shards(tmp_path, *run_words("episodes"), parts=2)
+    BREAKS["the last segment is missing"](parts[0])
+    refused = called("merge", *parts, "--output", tmp_path / "all", code=5)
+    stated = f"{parts[0]} has {len(numbers_of(parts[0]))} episodes, but its info.json states 200"
+    assert stated in refused.stderr, refused.said
+    assert not (tmp_path / "all").exists()
 
 
 def with_other_weights(folder: Path) -> list[Path]:

@@ -9,8 +9,8 @@ import cloudpickle
 import gymnasium
 import pytest
 
-from rollout_cli.envs.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
-from rollout_cli.errors import EnvLoadError
+from rollout_cli.envs.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate, updated_env
+from rollout_cli.errors import EnvLoadError, EnvTypeError
 from tests.workers.worlds import ChainEnv
 
 
@@ -71,7 +71,7 @@ def test_new_env_update_builds_and_closes() -> None:
 
 
 def test_new_env_update_says_what_failed() -> None:
-    """A constructor that raises, or gives no environment, is a clear error."""
+    """A constructor that raises, or gives the worker no environment, is a clear error."""
 
     def broken() -> Any:
         raise RuntimeError("no simulator")
@@ -79,8 +79,9 @@ def test_new_env_update_says_what_failed() -> None:
     with pytest.raises(EnvLoadError, match="'broken' cannot be built: RuntimeError: no simulator") as caught:
         NewEnvUpdate(broken)()
     assert "Traceback" in caught.value.details
-    with pytest.raises(EnvLoadError, match=r"gave int, not a gymnasium\.Env"):
-        NewEnvUpdate(lambda: 3)()  # type: ignore[arg-type, return-value]
+    with pytest.raises(EnvTypeError, match=r"of type int is no gymnasium\.Env") as caught:
+        updated_env(None, NewEnvUpdate(lambda: 3), gymnasium.Env)  # type: ignore[arg-type, return-value]
+    assert "NewEnvUpdate gave it" == caught.value.hint
 
 
 def test_set_task_keeps_an_environment_of_its_type() -> None:

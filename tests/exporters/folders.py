@@ -153,11 +153,11 @@ def _array(column: pa.Array) -> Array:
         return np.array([*column.to_pylist(), None], object)[:-1]
     if pa.types.is_struct(column.type):
         return np.array([np.asarray(Image.open(io.BytesIO(each["bytes"]))) for each in column.to_pylist()])
-    shape = []
+    shape = [len(column)]
     while pa.types.is_fixed_size_list(column.type):
         shape.append(column.type.list_size)
         column = column.flatten()
-    return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(-1, *shape)
+    return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(shape)
 
 
 def _below(name: str, leaves: Leaves) -> Leaves:

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import rollout_cli
 from rollout_cli.cli.share import FORMAT_NAMES
-from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import (
     DatasetExistsError,
     RolloutError,
@@ -28,7 +29,7 @@ from rollout_cli.exporters.columns import TIANSHOU
 from rollout_cli.exporters.export import FORMATS, export
 from rollout_cli.exporters.hdf5 import hdf5_file
 from tests.cli.calling import Caller
-from tests.exporters.cases import SPECS, MemoryDataset, batch_of, chunks_of, files_of
+from tests.exporters.cases import BOX, CHOICE, SPECS, MemoryDataset, batch_of, chunks_of, files_of
 from tests.exporters.readers import FILE_READERS, attributes
 from tests.exporters.victim import MOMENTS
 from tests.helpers.processes import ROOT
@@ -191,6 +192,8 @@ def test_losses_are_real() -> None:
     plain = batch_of(SPECS["box"], [4])  # It is terminated.
     plain = replace(plain, rewards=np.ones(4))
     assert [losses(name, plain) for name in ("minari", "tianshou", "d4rl", "d3rlpy", "robomimic")] == [[]] * 5
+    without_number = replace(plain, rewards=np.array([1, np.nan, 0.5, np.inf]))
+    assert losses("d3rlpy", without_number) == []
     assert losses("ogbench", plain) == ["rewards", "whether an episode was terminated or truncated"]
     wide = batch_of(SPECS["float64"], [4])
     digits = [f"the digits of {what} beyond float32" for what in ("observations", "actions", "rewards")]
@@ -214,10 +217,17 @@ def test_values_outside_of_their_space(tmp_path: Path) -> None:
         export(MemoryDataset(batch), "d4rl", tmp_path / "a.h5", flatten=True)
 
 
+def test_texts_of_any_length(tmp_path: Path) -> None:
+    """They have no flat form, which has numbers for each letter that a text may have."""
+    spec = EnvSpec(spaces.Dict({"image": BOX, "mission": spaces.Text(1 << 17)}), CHOICE)
+    with pytest.raises(UnsupportedSpaceError, match="up to 131,072 letters, such as 'mission'") as refused:
+        export(MemoryDataset(batch_of(spec, [2])), "d4rl", tmp_path / "a.h5", flatten=True)
+    assert "minari" in refused.value.hint
+    assert not list(tmp_path.iterdir())
+
+
 def test_names_that_hdf5_lacks(tmp_path: Path) -> None:
     """A key with a slash would be two groups: it is refused."""
-    from gymnasium import spaces
-
     spec = replace(SPECS["box"], observation_space=spaces.Dict({"a/b": spaces.Discrete(2)}))
     with pytest.raises(UnsupportedSpaceError, match="'a/b'"):
         export(MemoryDataset(batch_of(spec)), "robomimic", tmp_path / "a.h5")

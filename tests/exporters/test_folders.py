@@ -133,6 +133,23 @@ def test_keys_that_are_no_names(name: str, key: str, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.parametrize("name", ["lerobot", "torchrl", "zarr"])
+def test_keys_that_are_equal_as_texts(name: str, tmp_path: Path) -> None:
+    """One would be written over the other: they are refused."""
+    spec = EnvSpec(spaces.Dict({1: BOX, "1": BOX}), CHOICE)  # type: ignore[dict-item]
+    with pytest.raises(UnsupportedSpaceError, match=f"{name} .* with a key and its text") as refused:
+        export_to(tmp_path / "out", MemoryDataset(batch_of(spec, [2])), name)
+    assert "flatten" in refused.value.marked_hint
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_vectors_without_a_number(tmp_path: Path) -> None:
+    """Each step has an empty list."""
+    batch = batch_of(EnvSpec(spaces.Box(0, 1, (0,)), CHOICE), [3])
+    (read,) = FOLDER_READERS["imitation"](export_to(tmp_path, MemoryDataset(batch), "imitation").path)
+    assert (3, 0) == np.shape(read.observations[""])
+
+
 def test_what_lerobot_refuses(tmp_path: Path) -> None:
     """Values of six axes, and steps of no duration."""
     six = EnvSpec(spaces.Box(0, 1, (1, 1, 1, 1, 1, 2)), CHOICE)

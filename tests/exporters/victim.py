@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from rollout_cli.dataset import store
+from rollout_cli.dataset import folder as folder_module
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.exporters.columns import TIANSHOU
 from rollout_cli.exporters.export import FORMATS, export
@@ -55,7 +55,7 @@ def attempt(moment: str, path: Path) -> None:
                 die()
 
     FORMATS["tianshou"] = replace(TIANSHOU, write=write)
-    setattr(store, "FileStore", DyingStore)  # noqa: B010 - the type checker knows no such name there
+    setattr(folder_module, "FileStore", DyingStore)  # noqa: B010 - the type checker knows no such name there
     export(dataset, "tianshou", path)
 
 

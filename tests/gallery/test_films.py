@@ -13,7 +13,7 @@ from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.report.card import write_card
-from rollout_cli.report.charts import PLOTS, charts_of
+from rollout_cli.report.charts import PLOTS, chart_of
 from rollout_cli.report.figure import write_figure
 from tests.helpers.processes import rollout
 
@@ -33,7 +33,7 @@ def test_plots(lander: Path, what: str, tmp_path: Path) -> None:
     """The same dataset gives the same picture."""
     for suffix in ("png", "svg"):
         for name in ("a", "b"):
-            write_figure(charts_of(load(lander), what), tmp_path / f"{name}.{suffix}")
+            write_figure(chart_of(load(lander), what), tmp_path / f"{name}.{suffix}")
     assert imageio.imread(tmp_path / "a.png").std() > 10
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert what.split("-", maxsplit=1)[0][:6] in (tmp_path / "a.svg").read_text()

@@ -12,6 +12,7 @@ import pytest
 from rollout_cli import load
 from rollout_cli.dataset.commits import read_committed
 from rollout_cli.dataset.layout import read_info
+from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.store import ObjectStore
 from rollout_cli.errors import DatasetFormatError, StorageError
 from rollout_cli.remote import folder_of
@@ -30,6 +31,9 @@ from tests.helpers.writing import (
     resume_dataset,
     write_dataset,
 )
+
+FEWER = SizeLimits(segment_rows=400, segment_bytes=48_000, group_rows=50)
+"""Limits under which there are half as many objects as under `SMALL`: each request takes a hundredth of a second."""
 
 COLLECT = ("collect", "--timesteps", "30000", "--seed", "3", "--segment-bytes", "200000", "--quiet")
 
@@ -103,17 +107,17 @@ class KilledObjects(KilledFiles, ObjectStore):
 
 def count_of(path: Path, **options: Any) -> int:
     files = FailingObjects()
-    write_dataset(path, CHUNKS, limits=SMALL, files=files, **options)
+    write_dataset(path, CHUNKS, limits=FEWER, files=files, **options)
     return len(files.operations)
 
 
 def test_a_kill_between_any_two_requests_loses_nothing_committed(s3: Places, tmp_path: Path) -> None:
     """Data objects whose episodes were not put do not count, and are replaced."""
-    write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
+    write_dataset(tmp_path / "whole", CHUNKS, limits=FEWER)
     expected, alone, resumed = data_files(tmp_path / "whole"), 0, 0
     for kill_at in range(4, count_of(folder_of(s3("kills/counted")))):
         path = folder_of(s3(f"kills/{kill_at}"))
-        kill_while_writing(path, KilledObjects(kill_at))
+        kill_while_writing(path, KilledObjects(kill_at), limits=FEWER)
         found = [len(list((path / name).rglob("*.parquet"))) for name in ("data", "meta/episodes")]
         assert found[0] in (found[1], found[1] + 1)
         alone += found[0] > found[1]
@@ -121,7 +125,7 @@ def test_a_kill_between_any_two_requests_loses_nothing_committed(s3: Places, tmp
         assert () == committed.notices
         if committed.can_resume:
             assert found[1] == len(committed.segments)
-            resume_dataset(path, CHUNKS, limits=SMALL)
+            resume_dataset(path, CHUNKS, limits=FEWER)
             resumed += 1
             assert expected == data_files(path), kill_at
     assert alone
@@ -137,18 +141,18 @@ def test_an_object_is_put_once(s3: Places) -> None:
 
 
 def test_a_kill_while_replacing_leaves_a_dataset_that_can_be_replaced(s3: Places, tmp_path: Path) -> None:
-    write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
+    write_dataset(tmp_path / "whole", CHUNKS, limits=FEWER)
     old = [episode(n, 50) for n in range(100, 130)]
-    write_dataset(folder_of(s3("replace/counted")), old, limits=SMALL)
+    write_dataset(folder_of(s3("replace/counted")), old, limits=FEWER)
     kept = 0
     for kill_at in range(0, count_of(folder_of(s3("replace/counted")), overwrite=True), 3):
         path = folder_of(s3(f"replace/{kill_at}"))
-        write_dataset(path, old, limits=SMALL)
+        write_dataset(path, old, limits=FEWER)
         before = data_files(path)
-        kill_while_writing(path, KilledObjects(kill_at), overwrite=True)
+        kill_while_writing(path, KilledObjects(kill_at), limits=FEWER, overwrite=True)
         kept += before == data_files(path)
         read_info(path)
-        write_dataset(path, CHUNKS, limits=SMALL, overwrite=True)
+        write_dataset(path, CHUNKS, limits=FEWER, overwrite=True)
         assert data_files(tmp_path / "whole") == data_files(path)
     assert kept
 
@@ -177,7 +181,7 @@ def test_a_request_that_fails_is_a_storage_error_and_keeps_what_was_committed(s3
     for fail_at in range(3, count_of(folder_of(s3("fails/counted"))), 7):
         path = folder_of(s3(f"fails/{fail_at}"))
         with pytest.raises(StorageError, match="No space left") as caught:
-            write_dataset(path, CHUNKS, limits=SMALL, files=FailingObjects(fail_at))
+            write_dataset(path, CHUNKS, limits=FEWER, files=FailingObjects(fail_at))
         assert "AWS_ACCESS_KEY_ID" in caught.value.hint
         if committed := read_committed(path, read_info(path)).episodes if has_commit(path) else 0:
             assert f"{committed:,} episodes" in caught.value.hint

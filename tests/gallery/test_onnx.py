@@ -145,6 +145,24 @@ def test_box_actions(rows: str, *, is_scaled: bool) -> None:
     assert np.allclose(output * (2 if is_scaled else 1), batch.actions, atol=1e-6)
 
 
+def test_scaled_actions_stay_within_the_bounds() -> None:
+    """An output of 1 is the upper bound, also where low + (high - low) is rounded to above it."""
+    low, high = np.array([[-1.38], [0.82]], np.float32)
+    assert low + (high - low) > high
+    Path("policy.onnx").write_bytes(
+        graph(
+            [helper.make_node("Identity", ["obs"], ["actions"])],
+            [("obs", FLOAT, ["b", 1])],
+            [("actions", FLOAT, ["b", 1])],
+        )
+    )
+    spaces = gymnasium.spaces
+    spec = EnvSpec(spaces.Box(-1.0, 1.0, (1,)), spaces.Box(low, high))
+    policy = policy_source("policy.onnx", {"scale": True}).load(spec)
+    actions, _ = policy.get_actions(np.array([[1], [-1]], np.float32))
+    np.testing.assert_array_equal([high, low], actions)
+
+
 @Rows
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_a_state_follows_its_episode(rows: str, kind: str) -> None:

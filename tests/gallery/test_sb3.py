@@ -9,6 +9,7 @@ import json
 import pickle
 import zipfile
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import cloudpickle
@@ -18,6 +19,7 @@ import pytest
 import sb3_contrib
 import stable_baselines3
 import torch
+from gymnasium.wrappers import TransformAction
 from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
@@ -25,6 +27,7 @@ from rollout_cli import load
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.source import policy_source
+from tests.gallery.worlds import masked_line
 from tests.helpers.datasets import assert_same_data, source_of
 from tests.helpers.processes import called, rollout
 
@@ -135,6 +138,43 @@ def test_what_it_draws_in_batches_is_each_rows_own(tmp_path: Path, name: str) ->
     assert len({*map(str, batch.actions)}) > 1
 
 
+SEEN = """
+    import sys
+    import gymnasium
+
+    class Seen(gymnasium.Wrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.had_torch = "torch" in sys.modules  # The policy is loaded when the environment is built.
+
+        def reset(self, **kwargs):
+            observation, info = self.env.reset(**kwargs)
+            seen = {"had_torch": self.had_torch, "has_compiler": "torch._dynamo" in sys.modules}
+            return observation, {**info, **seen}
+"""
+
+
+@pytest.mark.timeout(SECONDS)
+def test_workers_share_one_import_of_torch(tmp_path: Path) -> None:
+    """And none makes an optimizer, for which torch would import its compiler: that takes as long again."""
+    _, path, _ = saved("PPO", tmp_path)
+    (tmp_path / "seen.py").write_text(dedent(SEEN))
+    words = (
+        "--policy",
+        f"mix:0.5*{path}+0.5*random",
+        "--wrapper",
+        "seen:Seen",
+        "--workers",
+        "2",
+        "--seed",
+        "0",
+    )
+    rollout("collect", *words, "--episodes", "8", "--quiet", "--output", "out", cwd=tmp_path)
+    infos = load(tmp_path / "out").to_episode_batch().episode_infos
+    assert infos["had_torch"].all()
+    assert not infos["has_compiler"].any()
+
+
 @pytest.mark.timeout(SECONDS)
 def test_log_prob_is_that_of_the_draw(tmp_path: Path) -> None:
     """The recorded value and log-probability are those of the library for the recorded step."""
@@ -193,6 +233,61 @@ def test_masks(tmp_path: Path) -> None:
     called("collect", *words, *HERE, "--episodes", "4", "--quiet", "--output", tmp_path / "out")
     batch = load(tmp_path / "out").to_episode_batch()
     assert np.asarray(batch.env_infos["is_valid"]).all()
+
+
+@pytest.mark.timeout(SECONDS)
+def test_maskable_ppo_draws_and_records_as_ppo_does(tmp_path: Path) -> None:
+    """Each row draws from its own episode's seed; value and log-probability are the library's under the masks."""
+    model = sb3_contrib.MaskablePPO("MlpPolicy", masked_line(), device="cpu", **SMALL)
+    model.save(tmp_path / "model.zip")
+    words = ("collect", "--policy", tmp_path / "model.zip", "--env", "tests.gallery.worlds:masked_line")
+    more = ("--episodes", "40", "--envs-per-worker", "3", "--seed", "1", "--quiet")
+    called(*words, *more, *HERE, "--output", tmp_path / "1")
+    rollout(*words, *more, "--workers", "2", "--output", tmp_path / "2")
+    assert_same_data(tmp_path / "1", tmp_path / "2")
+    assert "yes" == source_of(tmp_path / "1")["reproducible"]["status"]
+    batch = load(tmp_path / "1").to_episode_batch()
+    observations, _ = model.policy.obs_to_tensor(batch.observations)
+    masks = np.hstack([batch.observations > 0, batch.observations < 9])
+    assert not masks.all()
+    actions = torch.as_tensor(batch.actions)
+    values, log_prob, _ = model.policy.evaluate_actions(observations, actions, action_masks=masks)
+    np.testing.assert_allclose(batch.agent_infos["log_prob"], log_prob.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(batch.agent_infos["value"], values.detach().numpy()[:, 0], atol=1e-5)
+
+
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("epsilon", ["0.1", "0.5"])
+def test_epsilon_around_a_model_that_explores_by_itself(tmp_path: Path, epsilon: str) -> None:
+    """Each draws from a stream of its own, and `explored` is true wherever an action is not the greedy one."""
+    model, path, env = saved("DQN", tmp_path)
+    model.exploration_rate = 0.5
+    model.save(path)
+    words = ("--policy", path, "--env", env, "--epsilon", epsilon, "--timesteps", "2000", "--seed", "1", "-q")
+    called("collect", *words, *HERE, "-o", tmp_path / "out")
+    batch = load(tmp_path / "out").to_episode_batch()
+    explored, share = batch.agent_infos["explored"], 1 - 0.5 * (1 - float(epsilon))
+    greedy = model.predict(batch.observations, deterministic=True)[0]
+    assert (batch.actions == greedy)[~explored].all()
+    assert abs(explored.mean() - share) < 5 * np.sqrt(share * (1 - share) / len(explored))
+
+
+@pytest.mark.timeout(SECONDS)
+def test_actions_of_two_dimensions(tmp_path: Path) -> None:
+    """They have the shape of the Box, and a row draws in a batch what it draws alone."""
+    box = gymnasium.spaces.Box(-2, 2, (2, 3), np.float32)
+    env = TransformAction(gymnasium.make("Pendulum-v1"), lambda action: action[0, :1], box)
+    stable_baselines3.PPO("MlpPolicy", env, device="cpu", **SMALL).save(tmp_path / "model.zip")
+    spec = EnvSpec(env.observation_space, box)
+    policy = policy_source(str(tmp_path / "model.zip")).load(spec)
+    assert policy.seed is not None
+    assert policy.seed_rows is not None
+    policy.seed_rows(np.ones(2, bool), np.array([5, 6], np.uint64))
+    actions, _ = policy.get_actions(np.zeros((2, 3), np.float32))
+    assert (2, 2, 3) == actions.shape
+    policy.seed(6)
+    action, _ = policy.get_action(np.zeros(3, np.float32))
+    np.testing.assert_allclose(actions[1], action, atol=1e-6)
 
 
 def changed(path: Path, name: str, value: Any) -> None:

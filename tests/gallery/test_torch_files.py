@@ -312,10 +312,10 @@ def replaced(data: bytes, part: str, content: bytes) -> bytes:
 def test_a_whole_module_names_its_class(networks: Any) -> None:
     """It is loaded where the file is trusted."""
     error = refused("policy.pt", saved(networks.Network(SPECS[CARTPOLE])))
-    assert "it names networks:Network" in error.message
+    assert "it names networks.Network" in error.message
     assert "trust=true" in error.marked_hint
     error = refused("policy.pt", saved(torch.nn.Linear(4, 2)))
-    assert "it names torch.nn.modules.linear:Linear" in error.message
+    assert "it names torch.nn.modules.linear.Linear" in error.message
     error = refused("policy.pt", saved(torch.nn.Linear(4, 2)), trust=True, factory="networks:Network")
     assert "needs no factory" in error.message
 

@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a table": ({"env_wrapper": {WRAPPER: {"a": {"b": 1}}}}, {}, "--wrapper cannot hold its arguments"),
     "two modules": ({}, {"gym_packages": ["a", "b"]}, "an id takes one"),
     "no id": ({}, {"env": None}, "args.yml has no environment"),
-    "no mapping": ({}, {"env_kwargs": [1]}, "env_kwargs is no dict, but [1]"),
+    "no mapping": ({}, {"env_kwargs": [1]}, "cannot be loaded as a run folder of rl_zoo3: TypeError"),
     "no argument of an option": ({}, {"env_kwargs": {"a": None}}, "env_kwargs must be key=value pairs"),
 }
 """By name: settings, arguments, and what the error says."""

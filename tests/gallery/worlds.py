@@ -62,7 +62,7 @@ def invalid_actions() -> Any:
 
 
 class _Line(gymnasium.Env[Any, Any]):
-    """A walk on the numbers 0 to 9, which may not be left."""
+    """A walk on the numbers 0 to 9, which may not be left; the place where it starts decides how long it is."""
 
     observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -70,11 +70,12 @@ class _Line(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.place, self.steps = int(self.np_random.integers(10)), 0
+        self.length = 20 - self.place
         return np.full(1, self.place, np.float32), {}
 
     def step(self, action: Any) -> Any:
         self.place, self.steps = self.place + (1 if action else -1), self.steps + 1
-        return np.full(1, self.place, np.float32), 0.0, False, self.steps == 20, {}
+        return np.full(1, self.place, np.float32), 0.0, False, self.steps == self.length, {}
 
 
 def masked_line() -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk, Part, concatenate
+from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import tabulate
 from rollout_cli.episodes.spaces import Leaf, SpaceRows, space_leaves
 
@@ -85,12 +84,3 @@ def grouped(episodes: Sequence[Chunk], sizes: Sequence[int]) -> list[Chunk]:
         out.append(concatenate(list(episodes[at : at + size])))
         at, turn = at + size, turn + 1
     return out
-
-
-def in_parts(whole: Chunk, edges: Sequence[int]) -> list[Chunk]:
-    """Return a chunk of one episode in parts that end at `edges`, the last of which is its length."""
-    starts = [0, *edges[:-1]]
-    return [
-        replace(whole.rows(start, stop), part=Part(at, len(edges), whole.n_steps))
-        for at, (start, stop) in enumerate(zip(starts, edges, strict=True))
-    ]

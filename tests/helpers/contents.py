@@ -42,5 +42,4 @@ def chunk_contents(chunk: Chunk) -> dict[str, Any]:
         **{name: array_contents(getattr(chunk, name)) for name in _ARRAYS},
         **{name: [array_contents(column) for column in getattr(chunk, name)] for name in _TUPLES},
         **{name: table_contents(getattr(chunk, name)) for name in _TABLES},
-        "part": chunk.part,
     }

@@ -72,6 +72,17 @@ def _print() -> None:
     os.write(1, b"and one past Python\n")
 
 
+def _print_unflushed() -> None:
+    assert sys.__stdout__ is not None
+    sys.__stdout__.write("a line by a stream that was kept\n")
+    ctypes.CDLL(None).printf(b"a line of a C library\n")
+
+
+def _print_lines() -> None:
+    for _ in range(40):  # More than a pipe holds.
+        print("x" * 3_000)  # noqa: T201  It is what the test is of.
+
+
 def _print_much() -> None:
     for _ in range(64):
         os.write(2, b"x" * 65_535 + b"\n")
@@ -93,10 +104,13 @@ HARMS: dict[str, Callable[[], Any]] = {
     "abort": os.abort,
     "hang": lambda: time.sleep(3600),
     "chdir": lambda: os.chdir("/"),
+    "rmdir": lambda: Path.cwd().rmdir(),
     "signals": _change_signals,
     "globals": _change_globals,
     "child": lambda: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]),
     "print": _print,
+    "print unflushed": _print_unflushed,
+    "print lines": _print_lines,
     "print much": _print_much,
     "close stdout": lambda: os.close(1),
     "close files": lambda: os.closerange(3, 4_096),

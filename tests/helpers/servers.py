@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 
 from pyarrow import fs
@@ -83,6 +84,17 @@ _EMPTY = (
 )
 
 
+def _unchunked(stream: BufferedIOBase) -> bytes:
+    """Read a body in chunks: each begins with its size, and after one of size zero come fields and an empty line."""
+    data = b""
+    while size := int(stream.readline(), 16):
+        data += stream.read(size)
+        stream.readline()
+    while stream.readline().strip():
+        pass
+    return data
+
+
 class SilentStore:
     """An S3 server in this process that takes objects, lists none, and answers nothing from `fall_silent` on.
 
@@ -101,8 +113,15 @@ class SilentStore:
             def log_message(self, *_: object) -> None:
                 """Print nothing."""
 
+            def read_body(self) -> bytes:
+                if self.headers.get("Transfer-Encoding") != "chunked":
+                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                data = _unchunked(self.rfile)
+                is_chunked_twice = self.headers.get("Content-Encoding") == "aws-chunked"
+                return _unchunked(BytesIO(data)) if is_chunked_twice else data
+
             def answer(self) -> None:
-                data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                data = self.read_body()
                 if store._is_silent.is_set():
                     store.unanswered.append(f"{self.command} {self.path}")
                     store._is_over.wait()

@@ -5,7 +5,6 @@ Clocks are a counter of turns. If nothing can happen any more, a run would hang,
 
 from __future__ import annotations
 
-import math
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,8 +15,7 @@ from unittest import mock
 from rollout_cli.samplers import sampler, stops, worker_loop
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToSampler, ToWorker
-from rollout_cli.samplers.pool import Died, Event
-from rollout_cli.samplers.reorder import BufferLimits
+from rollout_cli.samplers.pool import WAIT_SECONDS, Died, Event
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from tests.helpers.fake_worker import DeadlyEpisode, Script
 
@@ -66,10 +64,10 @@ class SimulatedPool:
         if worker not in self._dead:
             self._inboxes[worker].append(command)
 
-    def wait(self, timeout: float | None) -> list[Event]:
-        """Let turns pass until the sampler takes messages, or the time-out has passed."""
+    def wait(self) -> list[Event]:
+        """Let turns pass until the sampler takes messages, or has waited for long."""
         assert not self.is_closed
-        ends_at = math.inf if timeout is None else self.clock() + timeout
+        ends_at = self.clock() + WAIT_SECONDS
         while self.clock() < ends_at:
             actors = [worker for worker in self._loops if self._may_act(worker)]
             senders = [worker for worker in self._loops if self._outboxes[worker] or worker in self._dead]
@@ -111,9 +109,6 @@ class SimulatedPool:
         has_room = len(self._outboxes[worker]) < self._capacity
         return bool(self._inboxes[worker]) or (has_room and not self._loops[worker].idle)
 
-    def wake(self) -> None:
-        """Do nothing: no turn takes long."""
-
     def close(self) -> None:
         self.is_closed = True
         for loop in self._loops.values():
@@ -146,7 +141,7 @@ class SimulatedSampler(sampler.Sampler):
         super().__init__(policy, "CartPole-v1", worker_factory=factory, warn=self.warnings.append, **kwargs)
         self.simulated: SimulatedPool | None = None
         self.script, self.pool_options, self.by_worker = script, pool_options or {}, isinstance(policy, list)
-        self._buffer_limits = BufferLimits(memory_limit, memory_limit)
+        self._buffer_bytes = memory_limit
         self._lease_size = lease_size or LeaseSize()
 
     def _make_pool(self) -> SimulatedPool:

@@ -23,7 +23,7 @@ from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
-from tests.helpers.chunks import BOX_SPEC, episode, in_parts
+from tests.helpers.chunks import BOX_SPEC, episode
 from tests.helpers.datasets import numbers_of
 
 
@@ -37,10 +37,10 @@ SMALL = SizeLimits(segment_rows=200, segment_bytes=24_000, group_rows=50)
 
 CHUNKS = (
     *[episode(n, 60) for n in range(17)],
-    *in_parts(episode(17, 410), [100, 250, 410]),
+    episode(17, 410),
     *[episode(n, 25) for n in range(100, 112)],
 )
-"""Episodes that decide the columns, a long one in parts, skipped ones, and short ones."""
+"""Episodes that decide the columns, a long one, skipped ones, and short ones."""
 
 RICH_SPEC = EnvSpec(
     spaces.Dict(
@@ -202,10 +202,12 @@ class KilledFiles(QuickFiles):
             raise Killed
 
 
-def kill_while_writing(path: Path, files: KilledFiles, *, flush: bool = False, **options: Any) -> None:
+def kill_while_writing(
+    path: Path, files: KilledFiles, *, flush: bool = False, limits: SizeLimits = SMALL, **options: Any
+) -> None:
     """Write `CHUNKS` until the process is killed. Only the lock is released, as the system would do it."""
     with pytest.raises(Killed):  # noqa: PT012
-        writer = open_writer(path, limits=SMALL, files=files, **options)
+        writer = open_writer(path, limits=limits, files=files, **options)
         try:
             for at, chunk in enumerate(CHUNKS):
                 writer.write(chunk)

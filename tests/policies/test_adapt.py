@@ -140,6 +140,24 @@ def test_get_actions_alone() -> None:
     assert ([0, 1], 2) == (actions.tolist(), len(infos["deep"]["sum"]))
 
 
+def test_masked_infos_of_one_row() -> None:
+    """What a batch's infos mask in the row is missing, as it is where there are several rows."""
+
+    class Choosing:
+        def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+            passes, n = observations[:, 0] < 0.5, len(observations)
+            value = np.ma.array(np.full(n, 7.5), mask=passes)
+            pair = np.ma.array(np.full((n, 2), 3), mask=np.stack([passes, ~passes], axis=1))
+            return np.zeros(n, np.int64), {"deep": {"value": value}, "pair": pair, "text": ["a"] * n}
+
+    policy = adapt_policy(Choosing(), ENV_SPEC)
+    passing, choosing = (policy.get_action(observation)[1] for observation in BATCH)
+    assert ({}, {"value": 7.5}) == (passing["deep"], choosing["deep"])
+    for info in (passing, choosing):
+        assert ("a", [3, 3]) == (info["text"], info["pair"].tolist())
+        assert not np.ma.isMaskedArray(info["pair"])
+
+
 def test_a_whole_policy_is_called_as_it_is() -> None:
     """Masks and parameters reach it; attributes of its own change nothing."""
     whole = Whole()
@@ -154,15 +172,16 @@ def test_a_whole_policy_is_called_as_it_is() -> None:
 
 
 def test_a_reset_without_a_mask() -> None:
-    """It is called for all rows, and refused where only some begin."""
-    wrapped = WithReset()
+    """It begins all rows at once, so the policy acts on one row at a time, although it has get_actions."""
+
+    class Stateful(WithReset, Batched):
+        pass
+
+    wrapped = Stateful()
     policy = adapt_policy(wrapped, ENV_SPEC)
     policy.reset()
     policy.reset(np.array([True]))
-    policy.reset(np.array([False, False]))
-    assert (2, True) == (wrapped.n_resets, policy.resets)
-    with pytest.raises(PolicyError, match="all rows at once"):
-        policy.reset(np.array([True, False]))
+    assert (2, True, True) == (wrapped.n_resets, policy.resets, policy.row_by_row)
 
 
 def test_own_seed_methods_are_offered() -> None:

@@ -91,6 +91,38 @@ def test_the_draws_are_others_than_those_of_the_policy() -> None:
     assert abs(np.mean(own_when[0]) - np.mean(own_when[1])) < 65  # Five standard deviations.
 
 
+def test_exploration_around_a_policy_that_explores_by_itself() -> None:
+    """Each has a stream of its own, so their shares add up, and `explored` says where either drew, in batches too."""
+    space, n_steps = spaces.Discrete(1000), 4000
+
+    def make() -> AdaptedPolicy:
+        own = EpsilonPolicy(ConstantPolicy(space, np.int64(2)), space, 0.5, "exploration rate")
+        return EpsilonPolicy(own, space, 0.2)
+
+    policy = seeded(make(), 1)
+    acted = [policy.get_action(0.0) for _ in range(n_steps)]
+    explored = np.array([info["explored"] for _, info in acted])
+    assert all(action == 2 or info["explored"] for action, info in acted)
+    assert abs(explored.mean() - 0.6) < 5 * math.sqrt(0.6 * 0.4 / n_steps)
+    check_rows_act_as_alone(space, make)
+
+
+def test_a_policys_own_info_explored_is_kept_alone_and_in_rows() -> None:
+    """Where it is true, so is that of the run, also of a policy with get_actions alone."""
+
+    class Own:
+        def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+            return np.zeros((len(observations), 2), np.float32), {
+                "explored": np.ones(len(observations), bool)
+            }
+
+    policy = EpsilonPolicy(adapt_policy(Own(), EnvSpec(BOX, BOX)), BOX, 0.0)
+    policy.seed(1)
+    policy.seed_rows(np.ones(2, bool), np.array([1, 2], np.uint64))
+    assert policy.get_action(BOX.low)[1]["explored"] is True
+    assert policy.get_actions(np.stack([BOX.low] * 2))[1]["explored"].all()
+
+
 def test_noise_is_in_units_of_half_the_width_and_clipped() -> None:
     """Its standard deviation is that of the option times (high - low) / 2, in each number; none leaves the Box."""
     middle = np.array([0.0, 5.0], np.float32)
@@ -140,8 +172,6 @@ class Recurrent:
 
 
 class Source:
-    label = "recurrent"
-
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         return adapt_policy(Recurrent(), env_spec, deterministic=deterministic)
 

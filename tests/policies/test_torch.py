@@ -220,16 +220,22 @@ def test_parameters_are_a_copy() -> None:
 
 
 def test_modules_that_are_refused() -> None:
-    """Spaces that tensors cannot stand for, and modules that keep a state, are refused when they are loaded."""
+    """Spaces that tensors cannot stand for are refused when a module is loaded."""
     with pytest.raises(PolicyLoadError, match="cannot take text"):
         adapt_policy(torch.nn.Linear(3, 4), EnvSpec(spaces.Text(3), DISCRETE.action_space))
     for space in (spaces.Tuple((spaces.Discrete(2),)), spaces.Text(3)):
         with pytest.raises(PolicyLoadError, match="cannot choose an action of T"):
             adapt_policy(torch.nn.Linear(3, 4), EnvSpec(OBSERVATIONS, space))
+
+
+def test_a_module_with_a_reset_acts_on_one_row_at_a_time() -> None:
+    """It keeps a state, which its reset begins anew for each episode."""
     recurrent = torch.nn.Linear(3, 4)
-    recurrent.reset = lambda: None
-    with pytest.raises(PolicyLoadError, match="keeps a state"):
-        adapt_policy(recurrent, DISCRETE)
+    calls: list[int] = []
+    recurrent.reset = lambda: calls.append(0)
+    policy = adapt_policy(recurrent, DISCRETE)
+    policy.reset()
+    assert (True, True, [0]) == (policy.resets, policy.row_by_row, calls)
 
 
 def test_a_module_with_get_action_is_a_policy_of_that_kind() -> None:

@@ -56,10 +56,13 @@ def test_an_image_is_one(pictures: Dataset) -> None:
         ([0.1, np.nextafter(0.1, 1)], [0.1, np.nextafter(0.1, 1)]),
         ([0.5], [0.5, np.nextafter(0.5, 1)]),
         ([-1.5e308, 0.5, 1.5e308], [-1.5e308, 1.5e308]),
+        ([2.0**53, 2.0**53 + 8], [2.0**53 + edge for edge in (0, 2, 4, 6, 8)]),
+        ([1e17, 1e17], [1e17, np.nextafter(1e17, 2e17)]),
+        ([0, 1e38, 4e38], [0, 1e38, 2e38, 3e38, 4e38]),
     ],
 )
 def test_bins(values: list[float], edges: list[float]) -> None:
-    """A few whole numbers have a bin each; each value is in a bin."""
+    """A few whole numbers have a bin each, but where all floats are whole; each value is in a bin."""
     found = bins_of(np.array(values, float), 4)
     assert edges == found.tolist()
     assert len(values) == np.histogram(values, found)[0].sum()

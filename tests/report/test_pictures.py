@@ -11,20 +11,24 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
+from gymnasium import spaces
 from PIL import Image
 
 from rollout_cli import CollectConfig, collect
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.dataset.verify import verify_dataset
+from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import DatasetExistsError, EnvError, EnvLoadError, UsageError
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.report.card import write_card
-from rollout_cli.report.charts import PLOTS, Bars, charts_of, histogram
+from rollout_cli.report.charts import PLOTS, Bars, chart_of, histogram
 from rollout_cli.report.figure import write_figure
 from rollout_cli.report.frames import as_frame, png
 from rollout_cli.report.text import lines
 from rollout_cli.run.render import AGAIN, STORED, render
+from tests.helpers.chunks import episode
 from tests.helpers.datasets import data_hashes, info_of
+from tests.helpers.writing import write_dataset
 from tests.report.conftest import made
 from tests.report.worlds import Pictures
 
@@ -33,15 +37,15 @@ from tests.report.worlds import Pictures
 @pytest.mark.parametrize("width", [80, 40])
 def test_plots_fit_into_the_terminal(vectors: Dataset, what: str, width: int) -> None:
     """In 80 columns every line; in 40 those whose names and numbers leave room."""
-    for chart in charts_of(vectors, what):
-        drawn = list(lines(chart, width))
-        assert chart.title == drawn[0]
-        assert {len(line) <= 80 for line in drawn} == {True}
-        assert any(block in "".join(drawn) for block in "█▇─")
+    chart = chart_of(vectors, what)
+    drawn = list(lines(chart, width))
+    assert chart.title == drawn[0]
+    assert {len(line) <= 80 for line in drawn} == {True}
+    assert any(block in "".join(drawn) for block in "█▇─")
 
 
 def test_bars_count_every_episode(vectors: Dataset) -> None:
-    (chart,) = charts_of(vectors, "lengths")
+    chart = chart_of(vectors, "lengths")
     assert isinstance(chart, Bars)
     counts = np.bincount(vectors.rows.column("length"))
     assert counts[counts.argmax()] == max(chart.counts)
@@ -58,9 +62,17 @@ def test_values_that_are_not_finite_are_said() -> None:
 
 def test_an_unknown_plot(vectors: Dataset) -> None:
     with pytest.raises(UsageError, match="there is no plot 'rewards'"):
-        charts_of(vectors, "rewards")
+        chart_of(vectors, "rewards")
     with pytest.raises(UsageError, match="no episode to plot"):
-        charts_of(vectors[:0], "returns")
+        chart_of(vectors[:0], "returns")
+
+
+def test_a_plot_of_vectors_without_a_number(tmp_path: Path) -> None:
+    spec = EnvSpec(spaces.Box(0, 1, (0,)), spaces.Discrete(2))
+    write_dataset(tmp_path / "d", [episode(0, 5, spec=spec)], spec=spec)
+    with pytest.raises(UsageError, match="the observations have no number") as caught:
+        chart_of(load(tmp_path / "d"), "observations")
+    assert "plot returns" in str(caught.value.hint)
 
 
 def test_a_missing_package_is_named(
@@ -70,7 +82,7 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageError, match="needs matplotlib") as caught:
-        write_figure(charts_of(vectors, "returns"), tmp_path / "a.png")
+        write_figure(chart_of(vectors, "returns"), tmp_path / "a.png")
     assert caught.value.hint == "pip install matplotlib"
     monkeypatch.setitem(sys.modules, "imageio", None)
     with pytest.raises(UsageError, match="needs imageio"):

@@ -53,3 +53,14 @@ class Pictures(gymnasium.Env[Any, Any]):
 
     def render(self) -> Any:
         return self._picture() if self.render_mode == "rgb_array" else None
+
+
+class Drawn(Pictures):
+    """Draws its world when it is made, as procedural environments do, and shows it."""
+
+    def __init__(self, *, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode, blind=True)
+        self._world = np.random.random()
+
+    def _seen(self) -> Any:
+        return np.array([self._place / 10, self._steps, self._world], np.float32)

@@ -136,7 +136,7 @@ def test_what_ran_before_the_dataset_was_open_counts_for_the_time(
     """Workers begin while the run's record is made: a rate without that time would flatter."""
     prepare = provenance.surroundings
 
-    def slow() -> provenance.Surroundings:
+    def slow() -> dict[str, Any]:
         while not list(tmp_path.glob("met-*")):
             time.sleep(0.002)
         time.sleep(0.3)
@@ -156,7 +156,7 @@ def test_a_clock_that_is_wrong_takes_nothing_from_max_time(
     now, after = [0.0], list[float]()
     prepare, stop = provenance.surroundings, Sampler.request_stop
 
-    def slow() -> provenance.Surroundings:
+    def slow() -> dict[str, Any]:
         now[0] = 300.0
         return prepare()
 

@@ -304,11 +304,11 @@ def test_every_option_has_a_hint() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("timestep = 5", "there is no option 'timestep'", "did you mean 'timesteps'?"),
+        ("timestep = 5", "there is no option 'timestep'", "did you mean timesteps?"),
         (
             "max-episode-length = 5",
             "there is no option 'max-episode-length'",
-            "did you mean 'max_episode_length'?",
+            "did you mean max_episode_length?",
         ),
         ("qqqq = 5", "there is no option 'qqqq'", "the options are: timesteps, episodes"),
         ("workers = 'two'", "workers must be a valid integer, got 'two'", "a whole number"),

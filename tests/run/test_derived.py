@@ -53,6 +53,14 @@ def test_what_was_rewritten_is_not_replayed(derived: Path, tmp_path: Path) -> No
     assert "the rewards were relabelled, so they are not compared" in notices
 
 
+def test_what_one_of_two_lacks_is_replayed_of_the_other(tmp_path: Path, derived: Path) -> None:
+    """An info that was left out of one dataset, and not of another one that was joined with it."""
+    convert_dataset(load(tmp_path / "1"), tmp_path / "less", drop_info=["steps"])
+    join_datasets([load(tmp_path / "less"), load(tmp_path / "2")], tmp_path / "both")
+    replayed, _ = replay(load(tmp_path / "both"), [0, 8], policy=None, env_kwargs={})
+    assert [None, None] == [episode.difference for episode in replayed]
+
+
 def test_it_is_shown_and_verified(derived: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [0, 0] == [run(["info", str(derived)]), run(["verify", str(derived)])]
     shown = capsys.readouterr().out

@@ -76,15 +76,27 @@ def test_the_first_difference(whole: Any, tmp_path: Path, name: str) -> None:
     for pair in ((whole, other), (other, whole)):
         found = diff(*pair)
         assert found is not None
-        assert expected == (found.episode, found.difference.field, found.difference.step)
-        assert found.difference.values[0] != found.difference.values[1]
+        episode, difference = found
+        assert expected == (episode, difference.field, difference.step)
+        assert difference.values[0] != difference.values[1]
 
 
 def test_bits_count(tmp_path: Path) -> None:
     """Two nans are not one."""
     found = diff(written(tmp_path / "a", with_nan(1)), written(tmp_path / "b", with_nan(2)))
     assert found is not None
-    assert (3, "reward", 4) == (found.episode, found.difference.field, found.difference.step)
+    assert (3, "reward", 4) == (found[0], found[1].field, found[1].step)
+
+
+@pytest.mark.parametrize(("kept", "other"), [(1, True), (1, 1.0), (0.0, -0.0)])
+def test_types_within_json_count(tmp_path: Path, kept: Any, other: Any) -> None:
+    """Infos that are stored as JSON differ though Python calls them equal."""
+    assert kept == other
+    first = written(tmp_path / "a", [episode(0, 3, env_info=lambda n, step: {"t": ["text", kept]})])
+    second = written(tmp_path / "b", [episode(0, 3, env_info=lambda n, step: {"t": ["text", other]})])
+    found = diff(first, second)
+    assert found is not None
+    assert (0, "env_info.t", 0) == (found[0], found[1].field, found[1].step)
 
 
 def test_spaces_differ(whole: Any, tmp_path: Path) -> None:
@@ -92,4 +104,4 @@ def test_spaces_differ(whole: Any, tmp_path: Path) -> None:
     spec: EnvSpec = RICH_SPEC
     found = diff(whole, written(tmp_path / "d", [episode(0, 3, spec=spec)], spec=spec))
     assert found is not None
-    assert (None, "spaces", "spaces") == (found.episode, found.difference.field, found.place)
+    assert (None, "spaces") == (found[0], found[1].field)

@@ -92,6 +92,16 @@ def test_episodes_end_the_run(stream: io.StringIO, clock: Clock) -> None:
     assert "Env: 10 steps, 1/4 episodes, 0 steps/s, mean return 0, ETA 3:03:03\n" == stream.getvalue()
 
 
+def test_an_amount_that_nobody_reaches(stream: io.StringIO, clock: Clock) -> None:
+    """However long it would take, there is an outlook."""
+    progress = LineProgress(stream, every=0.0)
+    progress.start(label="Env", total_steps=10**18, total_episodes=None)
+    progress.begin()
+    clock.now += 1.0
+    progress.update(episodes=1, steps=10, return_sum=0.0)
+    assert stream.getvalue().endswith("ETA 11574 days, 1:46:40\n")
+
+
 def test_rejected_episodes(stream: io.StringIO, clock: Clock) -> None:
     """They are neither steps nor episodes, and it is said how many were run."""
     progress = LineProgress(stream, every=0.0)

@@ -188,7 +188,7 @@ def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit of the working folder, and whether its files differ from it; None outside of a repository."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert surroundings().git is None
+    assert surroundings()["git"] is None
 
     def git(*words: str) -> str:
         identity = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
@@ -201,8 +201,8 @@ def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git("commit", "--quiet", "--no-verify", "--message", "one")
     commit = git("rev-parse", "HEAD")
     (tmp_path / "untracked").touch()
-    assert {"commit": commit, "dirty": False} == surroundings().git
+    assert {"commit": commit, "dirty": False} == surroundings()["git"]
     (tmp_path / "file").write_text("two")
-    assert {"commit": commit, "dirty": True} == surroundings().git
+    assert {"commit": commit, "dirty": True} == surroundings()["git"]
     monkeypatch.setenv("PATH", "")
-    assert surroundings().git is None
+    assert surroundings()["git"] is None

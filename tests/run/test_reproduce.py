@@ -20,7 +20,7 @@ from rollout_cli.run.compare import advice, first_difference
 from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, require
 from rollout_cli.samplers.plan import Episodes, Plan
 from rollout_cli.workers.values import WorkerReport
-from tests.helpers.chunks import BOX_SPEC, episode, in_parts
+from tests.helpers.chunks import BOX_SPEC, episode
 
 TREE = EnvSpec(
     spaces.Dict({"camera": spaces.Box(0, 255, (4, 4), np.uint8), "name": spaces.Text(4)}),
@@ -98,6 +98,18 @@ def test_the_first_difference_is_named(name: str) -> None:
     assert found.values[0] != found.values[1]
 
 
+@pytest.mark.parametrize(("leaf", "name"), [(0, "observation.a.b"), (1, "observation.a.b#2")])
+def test_leaves_whose_names_are_equal_once_dotted_are_both_compared(leaf: int, name: str) -> None:
+    """The later one is named by a number too."""
+    box = spaces.Box(0, 1, (2,), np.float64)
+    space = spaces.Dict({"a": spaces.Dict({"b": box}), "a.b": box})
+    spec = replace(TREE, observation_space=space)
+    whole = episode(3, 6, spec=spec)
+    found = first_difference(batch(whole, spec), batch(changed_leaf("observations", leaf, 2)(whole), spec))
+    assert found is not None
+    assert f"{name} at step 2" == found.place
+
+
 def test_bits_are_compared() -> None:
     """Zero and minus zero differ; nan is equal to itself."""
     zeros = replace(one(), rewards=np.zeros(6))
@@ -169,20 +181,11 @@ def test_the_first_episodes_are_copied() -> None:
     assert None is first_difference(batch(episode(5, 5), BOX_SPEC), batch(early.kept[5], BOX_SPEC))
 
 
-def test_parts_become_an_episode() -> None:
-    """One that fits in memory is kept."""
-    early = EarlyEpisodes()
-    for part in in_parts(episode(0, 9), [4, 9]):
-        early.keep(part)
-    assert [9] == [chunk.n_steps for chunk in early.kept]
-
-
 def test_of_a_big_episode_the_beginning_is_kept() -> None:
     """As a limit of its steps gives it; no later episode is kept, since it would be no early one."""
     whole = episode(0, 900)
     early = EarlyEpisodes(_free_bytes=2_000)
-    for part in in_parts(whole, [20, 900]):
-        early.keep(part)
+    early.keep(whole)
     early.keep(episode(1, 5))
     (kept,) = early.kept
     assert 20 < kept.n_steps < 900

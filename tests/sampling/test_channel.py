@@ -178,3 +178,21 @@ def test_memory_is_used_again_when_its_last_array_dies() -> None:
     assert address == again.ctypes.data
     del again, other
     assert 600_000 <= sum(map(len, memory._free)) <= 1 << 20
+
+
+def test_memory_is_given_up_by_whoever_takes_some() -> None:
+    """The oldest go where there is no room; a block that comes back to full memory goes itself, and moves no other."""
+    memory = ReusedMemory(keep=1 << 20)
+    old, new, large = (memory.take(size) for size in (300_000, 200_000, 900_000))
+    del old
+    del new
+    kept = list(map(len, memory._free))
+    assert 2 == len(kept)
+    del large
+    assert kept == list(map(len, memory._free))
+    small = memory.take(100_000)
+    assert kept == list(map(len, memory._free))
+    large = memory.take(700_000)
+    assert kept[1:] == list(map(len, memory._free))
+    del small, large
+    assert sum(map(len, memory._free)) <= 1 << 20

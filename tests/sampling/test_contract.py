@@ -17,7 +17,7 @@ import pytest
 from rollout_cli import Episodes, EpisodesPerWorker, MinTimesteps, Sampler, Supervision
 from rollout_cli.envs.updates import ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
 from rollout_cli.episodes.batch import EpisodeBatch
-from rollout_cli.episodes.chunk import PART_BYTES, Chunk
+from rollout_cli.episodes.chunk import MESSAGE_BYTES, Chunk
 from rollout_cli.errors import (
     EnvError,
     EnvLoadError,
@@ -27,7 +27,7 @@ from rollout_cli.errors import (
     RolloutError,
     UsageError,
 )
-from rollout_cli.samplers.plan import MinKept
+from rollout_cli.samplers.plan import NO_END
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.kinds import VecWorker
 from tests.helpers.batches import assert_same_batches
@@ -140,12 +140,11 @@ def test_episodes_are_truncated_at_the_limit(make_sampler: MakeSampler) -> None:
     assert ([7, 7, 7], [True] * 3) == (batch.lengths.tolist(), batch.truncated.tolist())
 
 
-def test_large_episodes_travel_in_parts(make_sampler: MakeSampler) -> None:
-    """An episode over the limit comes in parts, in order, and is whole in a batch."""
+def test_large_episodes_travel_alone(make_sampler: MakeSampler) -> None:
+    """An episode over the limit has a message of its own."""
     sampler = make_sampler(still, LargeEnv)
     chunks = list(sampler.stream(Episodes(0, 6)))
-    assert any(chunk.part is not None for chunk in chunks)
-    assert all(chunk.n_bytes <= 1.2 * PART_BYTES for chunk in chunks)
+    assert all(chunk.n_episodes == 1 for chunk in chunks if chunk.n_bytes > 1.2 * MESSAGE_BYTES)
     assert list(range(6)) == list(dict.fromkeys(numbers_of(chunks)))
     batch = EpisodeBatch.from_chunks(sampler.env_spec, chunks)
     lefts = [left for seed in seeds(*range(6)) for left in range(20 if seed % 2 else 2, 0, -1)]
@@ -158,12 +157,11 @@ def test_large_episodes_travel_in_parts(make_sampler: MakeSampler) -> None:
 
 
 def test_rejected_episodes_do_not_come(make_sampler: MakeSampler) -> None:
-    """Large ones neither, which travel in parts; those kept have their own numbers and seeds."""
+    """Large ones neither; those kept have their own numbers and seeds."""
     sampler = make_sampler(still, LargeEnv, keep="length > 2")
-    chunks = list(sampler.stream(MinKept(2, None)))
+    chunks = list(sampler.stream(Episodes(0, NO_END, kept=2)))
     expected = [number for number in range(20) if seeds(number)[0] % 2][:2]
     assert expected == list(dict.fromkeys(numbers_of(chunks)))
-    assert any(chunk.part is not None for chunk in chunks)
     assert list(seeds(*expected)) == EpisodeBatch.from_chunks(sampler.env_spec, chunks).seeds.tolist()
     assert expected[-1] + 1 == sampler.next_number
 

@@ -18,16 +18,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import psutil
 import pytest
 
 from rollout_cli import Episodes, MinTimesteps, Supervision
+from rollout_cli.envs.updates import NewEnvUpdate
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import EnvError, UserCodeError, WorkerError
+from rollout_cli.samplers.messages import Start, Started, Update
+from rollout_cli.samplers.pool import Died
+from rollout_cli.samplers.processes import pool
 from rollout_cli.samplers.processes.crash_box import CrashBox, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.processes.fork_server import RECORD, Server, Status
+from rollout_cli.samplers.processes.pool import ProcessPool
 from rollout_cli.samplers.supervision import Notes, Watch
+from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.kinds import VecWorker
 from rollout_cli.workers.values import NO_NUMBER
 from tests.helpers.batches import assert_same_batches
@@ -61,6 +68,7 @@ from tests.helpers.sampling import (
     workers_below_us,
 )
 from tests.helpers.thorough import usually
+from tests.helpers.writing import wait_until
 
 
 @pytest.fixture
@@ -181,13 +189,14 @@ def test_descriptors_stay_as_few(make_sampler: MakeSampler) -> None:
 def test_an_episode_that_kills_its_worker_three_times_is_named(
     make_sampler: MakeSampler, what: str, how: str
 ) -> None:
-    """The call ends with its number and seed, and a line for each death; the sampler works again."""
-    sampler = make_sampler(act, faulty(what, 5))
+    """The call ends with its number and seed, after a line for each death; the sampler works again."""
+    warnings: list[str] = []
+    sampler = make_sampler(act, faulty(what, 5), warn=warnings.append)
     with pytest.raises(WorkerError) as caught:
         sampler.obtain_samples(0, 1000, None)
     where = rf"episode 5 \(seed {seeds(5)[0]}\) killed its worker 3 times"
     assert re.fullmatch(rf"{where}: worker [01] {how} while it ran episode 5", caught.value.message)
-    assert 3 == len(re.findall(f"^worker [01] {how}", caught.value.details, re.MULTILINE))
+    assert [True, True] == [bool(re.match(f"worker [01] {how}", warning)) for warning in warnings]
     assert caught.value.hint
     assert [] == workers_below_us()
     assert 50 <= sampler.obtain_samples(0, 50, None, FaultyEnv()).lengths.sum() < 57
@@ -213,7 +222,7 @@ def test_killers_are_skipped_where_that_is_asked_for(make_sampler: MakeSampler, 
 
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) -> None:
-    """The error says how each death happened, and shows one traceback of a sensible length."""
+    """The error says how the last death happened, and shows one traceback of a sensible length."""
     warnings: list[str] = []
     supervision = Supervision(max_worker_restarts=allowed)
     sampler = make_sampler(act, faulty("segfault"), supervision=supervision, warn=warnings.append)
@@ -301,7 +310,6 @@ def test_an_episode_that_takes_too_long_is_an_error(make_sampler: MakeSampler) -
 def test_only_time_within_turns_counts() -> None:
     """A worker that waits for its sampler, or builds, is not stuck; one whose beats stand still in a turn is."""
     watch = Watch(Supervision(step_timeout=1.0))
-    assert watch.tick is not None
     found = []
     for second in range(6):
         notes = Notes(beats=7, busy=second in (3, 4, 5), numbers=(2,))
@@ -319,6 +327,43 @@ def test_an_episode_is_late_that_runs_too_long() -> None:
         numbers = (1, 100 + at) if at < 5 else (100 + at // 4, 5)
         found.append(watch.look(Notes(beats=at, busy=True, numbers=numbers), now=0.3 * at))
     assert [(5,)] == list(dict.fromkeys(overdue[1] for overdue in found if overdue is not None))
+
+
+def test_an_episode_that_runs_again_begins_a_new_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a call has left unfinished, the next one runs under the same number, and it has its whole time."""
+    now = [0.0]
+    monkeypatch.setattr(pool, "_clock", lambda: now[0])
+    monkeypatch.setattr(pool, "EXIT_SECONDS", 0.0)
+    # Its first episode waits for a sign, and later ones hang in the third step.
+    env = faulty("hang", signs=tmp_path, meet=2, pace=0.01)
+    update = Update(cloudpickle.dumps(act), cloudpickle.dumps(NewEnvUpdate(env)))
+    processes = ProcessPool(WorkerFactory(seed=5), ["worker:0"], "forkserver", Supervision(episode_timeout=1))
+    with contextlib.closing(processes):
+
+        def events_until_it_runs(sign: str) -> list[Any]:
+            """Return what the worker sends until it is stuck, and stays so for 0.75 s."""
+            events: list[Any] = []
+            while not any(file.name.startswith(sign) for file in tmp_path.iterdir()):
+                events += processes.wait()
+            for _ in range(3):
+                now[0] += 0.25
+                events += processes.wait()
+            return events
+
+        processes.start(0)
+        processes.send(0, Start(1, (update,), (range(1),), rebuild=True))
+        events = events_until_it_runs("met")
+        processes.send(0, Start(2, (), (range(1),)))
+        (tmp_path / "met-another").touch()
+        events += events_until_it_runs("hang")
+        assert ([Started, Started], "") == (list(map(type, events)), processes._processes[0].killed)
+        while not isinstance(events[-1], Died):
+            now[0] += 0.25
+            events += processes.wait()
+    assert (0,) == events[-1].late
+    assert "took longer than 1 s" in events[-1].reason
 
 
 # -- the crash box -----------------------------------------------------------------------------------------------------
@@ -462,8 +507,9 @@ def test_children_of_an_environment_end_with_their_worker(make_sampler: MakeSamp
     chunks = list(sampler.stream(Episodes(2, 60), env_update=forking))
     assert list(range(2, 60)) == numbers_of(chunks)
     assert 2 == sampler.restarts
-    with contextlib.suppress(psutil.NoSuchProcess):  # It may wait for being reaped by whoever adopted it.
-        assert psutil.STATUS_ZOMBIE == psutil.Process(int((tmp_path / "pid").read_text())).status()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int((tmp_path / "pid").read_text()))
+        wait_until(lambda: has_ended(child))
 
 
 def test_a_program_may_leave_without_shutting_down() -> None:
@@ -485,6 +531,32 @@ def test_the_death_of_the_fork_server_is_survived(make_sampler: MakeSampler) -> 
     chunks += stream
     assert 2 == sampler.restarts
     assert_same_batches(serial(MinTimesteps(3000), act), EpisodeBatch.from_chunks(sampler.env_spec, chunks))
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_worker_that_is_stuck_is_killed_where_its_fork_server_has_died(
+    make_sampler: MakeSampler, tmp_path: Path, goes_on: bool
+) -> None:
+    """Whether its sampler then goes on or ends."""
+    plan = MinTimesteps(100)
+    sampler = make_sampler(act, faulty("hang", 0, signs=tmp_path, times=1), n_workers=1)
+    sampler.start_worker(plan)
+    sampler.wait_until_started()
+    wait_until(lambda: any(tmp_path.iterdir()))
+    worker = psutil.Process(worker_pids(1)[0])
+    psutil.Process(worker.ppid()).kill()
+    if goes_on:
+        assert 100 <= sum(chunk.n_steps for chunk in sampler.stream(plan))
+    else:
+        sampler.shutdown_worker()
+    wait_until(lambda: has_ended(worker))
+
+
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)  # Nobody may wait for it now.
+    except psutil.NoSuchProcess:
+        return True
 
 
 # -- signals, limits and surroundings ----------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from rollout_cli.errors import (
     UserCodeError,
 )
 from rollout_cli.workers.values import EpisodeRules
-from rollout_cli.workers.worker import OWN_EPISODES
+from rollout_cli.workers.worker import OWN_EPISODES, VERBS
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.sampled import ConstantPolicy, act, still
@@ -270,10 +270,8 @@ def overriding(base: type[DefaultWorker], name: str) -> type[DefaultWorker]:
     return type("Mine", (base,), {name: lambda self, *args: None})
 
 
-REFUSED: list[Any] = [
-    (one, name, {}) for one in (DefaultWorker, VecWorker) for name in ("rollout", "collect_episode")
-]
-REFUSED += [(VecWorker, "start_episode", {}), (VecWorker, "reset_agent", {}), (VecWorker, "predecessors", {})]
+REFUSED: list[Any] = [(one, name, {}) for one in (DefaultWorker, VecWorker) for name in VERBS]
+REFUSED += [(VecWorker, "reset_agent", {}), (VecWorker, "predecessors", {})]
 REFUSED += [(VecWorker, "step_env", {"vectorization": "native"})]
 
 
@@ -291,18 +289,14 @@ class CountingWorker(DefaultWorker):
     """Notes in its environment's infos how often each place was called."""
 
     def worker_init(self) -> None:
-        self.calls = np.zeros(3, int)
+        self.calls = np.zeros(2, int)
 
-    def start_episode(self) -> None:
+    def reset_env(self, env: Any, number: int, seed: int) -> Any:
         self.calls[0] += 1
-        super().start_episode()
-
-    def step_episode(self) -> bool:
-        self.calls[1] += 1
-        return super().step_episode()
+        return super().reset_env(env, number, seed)
 
     def step_env(self, env: Any, action: Any) -> Any:
-        self.calls[2] += 1
+        self.calls[1] += 1
         *result, info = env.step(action)
         return *result, {**info, "calls": self.calls}
 
@@ -311,33 +305,16 @@ class CountingRows(VecWorker):
     calls: Any
     worker_init, step_env = CountingWorker.worker_init, CountingWorker.step_env
 
-    def step_episode(self) -> bool:
-        self.calls[1] += 1
-        return super().step_episode()
-
 
 @each_backend
 def test_other_overrides_are_used(make_sampler: MakeSampler) -> None:
     """For each episode and each step, by every sampler, in both workers."""
     batch = make_sampler(worker_class=CountingWorker, n_workers=1).obtain_samples(0, 30, None)
-    assert [len(batch), len(batch.rewards), len(batch.rewards)] == batch.env_infos["calls"][-1].tolist()
+    assert [len(batch), len(batch.rewards)] == batch.env_infos["calls"][-1].tolist()
     options: dict[str, Any] = {"worker_class": CountingRows, "worker_args": {"n_envs": 2}, "n_workers": 1}
-    batch = make_sampler(**options).obtain_exact_episodes(2, None)  # Of a function: the rows take turns.
-    assert [0, len(batch.rewards), len(batch.rewards)] == batch.env_infos["calls"].max(axis=0).tolist()
-    batch = make_sampler(Batched(lambda n: {}), **options).obtain_exact_episodes(2, None)
-    assert [0, max(batch.lengths), len(batch.rewards)] == batch.env_infos["calls"].max(axis=0).tolist()
-
-
-@each_backend
-@pytest.mark.parametrize("verb", ["start_episode", "step_episode"])
-def test_a_verb_that_does_not_call_ours_is_named(make_sampler: MakeSampler, verb: str) -> None:
-    """It would record nothing, for ever; so is one that raises."""
-    for own, message in (
-        (lambda self: False, f"{verb} did nothing that a sampler"),
-        (lambda self: 1 / 0, "raised: Zero"),
-    ):
-        with pytest.raises(UserCodeError, match=f"^Mine.*{message}"):
-            make_sampler(worker_class=type("Mine", (DefaultWorker,), {verb: own})).obtain_samples(0, 30, None)
+    for agents in ((), (Batched(lambda n: {}),)):  # Of a function the rows take turns.
+        batch = make_sampler(*agents, **options).obtain_exact_episodes(2, None)
+        assert [0, len(batch.rewards)] == batch.env_infos["calls"].max(axis=0).tolist()
 
 
 class Remembering:

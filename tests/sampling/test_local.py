@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +23,6 @@ from gymnasium.vector import SyncVectorEnv
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import (
     EnvError,
-    InternalError,
     InterruptedRunError,
     PolicyLoadError,
     UsageError,
@@ -174,10 +174,10 @@ class _LateSampler(LocalSampler):
     _lease_size = LeaseSize(ahead=8)
 
     class _Pool(LocalPool):
-        def wait(self, timeout: float | None) -> list[Event]:
-            events = super().wait(timeout)
+        def wait(self) -> list[Event]:
+            events = super().wait()
             while not any(isinstance(event, Failed) for event in events):
-                events += super().wait(timeout)
+                events += super().wait()
             return events
 
     def _make_pool(self) -> LocalPool:
@@ -311,6 +311,19 @@ def test_what_gets_past_a_worker_counts_as_its_death() -> None:
     assert ["it is started again"] * 2 == [warning.split("; ")[1].split(" (")[0] for warning in warnings]
 
 
+@pytest.mark.parametrize("harm", ["failing", "deadly"])
+def test_what_fails_above_the_end_of_a_plan_is_no_error(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one long episode was all that was missing, the worker has begun others; nobody needs them."""
+    monkeypatch.setattr(LocalSampler, "_lease_size", LeaseSize(seconds=1000.0, ahead=1))
+    above: Any = Counter(dict.fromkeys(range(50, 200), 1000))
+    script = Script(lambda number: 210 if number == 49 else 10, speeds=(10_000,), **{harm: above})
+    warnings: list[str] = []
+    with LocalSampler(0.0, "CartPole-v1", worker_factory=script.factory(), warn=warnings.append) as sampler:
+        assert list(range(50)) == numbers_of(list(sampler.stream(MinTimesteps(700))))
+        assert (True, []) == (sampler.is_done, warnings)
+    assert 50 in script.begun[0]
+
+
 def test_a_call_after_one_whose_failure_nobody_saw() -> None:
     """The caller has the episodes before the failure, and begins another call: its workers are new ones."""
     with local(Env(harm=ValueError("no"))) as sampler:
@@ -388,13 +401,3 @@ def test_the_set_up_is_entered_once_for_all_workers() -> None:
     with LocalSampler(0.0, "CartPole-v1", worker_factory=factory) as sampler:
         list(sampler.stream(EpisodesPerWorker(2)))
     assert ["enter", "build", "build", "close", "close", "leave"] == events
-
-
-def test_a_pool_waits_for_somebody() -> None:
-    """Waiting for workers that have nothing to do would never end; a closed pool waits for nobody."""
-    pool = LocalPool(Script().factory())
-    pool.start(0)
-    with pytest.raises(InternalError, match="nothing to do"):
-        pool.wait(None)
-    assert [] == pool.wait(1.0)
-    pool.close()

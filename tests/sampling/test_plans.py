@@ -19,7 +19,6 @@ from rollout_cli.samplers.plan import (
     Episodes,
     EpisodesPerWorker,
     FreeNumbers,
-    MinKept,
     MinTimesteps,
     Plan,
     PlanState,
@@ -191,18 +190,18 @@ def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: Covered) -> None:
 @pytest.mark.parametrize(
     ("plan", "left"),
     [
-        (MinKept(9, None), MinKept(5, None, 20)),
-        (MinKept(9, 100, 0, 50), MinKept(5, 60, 20, 50)),
-        (MinKept(None, None, 0, 50), MinKept(None, None, 20, 50)),
-        (MinKept(4, 100), None),
-        (MinKept(9, 35), None),
-        (MinKept(9, 100, 0, 20), None),
-        (MinKept(3, None), "4 episodes, more than the 3"),
-        (MinKept(None, 30), "40 steps, more than the 30 of this run"),
-        (MinKept(9, None, 0, 19), "20 episodes that were run, more than the 19"),
+        (Episodes(0, NO_END, 9), Episodes(20, NO_END, 5)),
+        (MinTimesteps(100, 0, 50, 9), MinTimesteps(60, 20, 50, 5)),
+        (Episodes(0, 50), Episodes(20, 50)),
+        (MinTimesteps(100, kept=4), None),
+        (MinTimesteps(35, kept=9), None),
+        (MinTimesteps(100, 0, 20, 9), None),
+        (Episodes(0, NO_END, 3), "4 episodes, more than the 3"),
+        (MinTimesteps(30), "40 steps, more than the 30 of this run"),
+        (Episodes(0, 19, 9), "20 episodes that were run, more than the 19"),
     ],
 )
-def test_what_is_left_where_some_are_rejected(plan: MinKept, left: MinKept | str | None) -> None:
+def test_what_is_left_where_some_are_rejected(plan: Plan, left: Plan | str | None) -> None:
     """Of 20 episodes 4 were kept, of 40 steps."""
     if not isinstance(left, str):
         assert left == remaining(plan, [(20, 40, 10)], n_episodes=4)
@@ -217,7 +216,7 @@ def test_what_is_left_where_some_are_rejected(plan: MinKept, left: MinKept | str
         lambda: MinTimesteps(0),
         lambda: MinTimesteps(5, -1),
         lambda: MinTimesteps(5, 3, 3),
-        lambda: MinKept(None, 0),
+        lambda: Episodes(0, 3, 0),
         lambda: Episodes(3, 3),
         lambda: Episodes(-1, 3),
         lambda: EpisodesPerWorker(0),

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, ChunkRef, concatenate
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, PlanState
-from rollout_cli.samplers.reorder import BufferLimits, ReorderBuffer
-from tests.helpers.chunks import episode, in_parts
+from rollout_cli.samplers.reorder import MOST_BYTES, ReorderBuffer
 from tests.helpers.fake_worker import bare_episode
 
 
-def new_buffer(stop: int = 10, **limits: int) -> ReorderBuffer:
-    return ReorderBuffer(PlanState(Episodes(0, stop), n_workers=1), BufferLimits(**limits))
+def new_buffer(stop: int = 10, most_bytes: int = MOST_BYTES) -> ReorderBuffer:
+    return ReorderBuffer(PlanState(Episodes(0, stop), n_workers=1), most_bytes)
 
 
 def several(*numbers: int, length: int = 2) -> Chunk:
@@ -36,7 +35,7 @@ def test_any_order_comes_out_in_order(data: st.DataObject, count: int) -> None:
         buffer.add(several(*sorted(left[:size])))
         left = left[size:]
         out += buffer.ready()
-    assert (0, 0) == (buffer.n_waiting, buffer._bytes_here)
+    assert (0, 0) == (buffer.n_waiting, buffer._n_bytes)
     assert list(range(count)) == [int(number) for chunk in out for number in chunk.numbers]
     assert [number for number in range(count) for _ in range(2)] == [
         r for chunk in out for r in chunk.load().rewards.tolist()
@@ -68,49 +67,35 @@ def test_partitions_do_not_wait_for_each_other() -> None:
 
 
 def test_a_skipped_episode_is_passed_over() -> None:
-    """The order continues without it, and parts of it that came are forgotten."""
+    """The order continues without it."""
     buffer = new_buffer()
-    first, *_ = in_parts(episode(0, 9), [3, 6, 9])
-    buffer.add(first)
     buffer.add(several(1, 3))
     buffer.pass_over(range(2, 3))
     buffer.pass_over(range(1))
     assert [1, 3] == given_by(buffer)
     assert (True, False) == (buffer.is_past(2), buffer.is_past(4))
-    assert 0 == buffer._bytes_here
-
-
-def test_an_episode_in_parts_is_given_whole() -> None:
-    """Parts wait for all others; after a worker's death they are replaced by those of the rerun."""
-    buffer = new_buffer()
-    whole = episode(0, 9)
-    parts = in_parts(whole, [3, 6, 9])
-    for part in (parts[0], parts[1], *parts):
-        assert [] == list(buffer.ready())
-        buffer.add(part)
-    out = list(buffer.ready())
-    assert [0, 1, 2] == [chunk.part.index for chunk in out if chunk.part is not None]
-    assert whole.rewards.tolist() == concatenate([chunk.load() for chunk in out]).rewards.tolist()
-    assert 0 == buffer._bytes_here
+    assert 0 == buffer._n_bytes
 
 
 def test_it_is_full_at_its_limit() -> None:
-    """Episodes here and behind references count apart; it takes more all the same."""
-    buffer = new_buffer(100, here=1)
+    """Episodes behind references count, too; it takes more all the same."""
+    buffer = new_buffer(100, most_bytes=1)
     was_full = [buffer.is_full]
     buffer.add(several(*range(1, 40)))
     was_full.append(buffer.is_full)
     buffer.add(several(0))
     assert list(range(40)) == given_by(buffer)
     assert [False, True, False] == [*was_full, buffer.is_full]
-    buffer.add(reference(several(41)))
-    assert not buffer.is_full
-    buffer = new_buffer(100, elsewhere=1)
-    buffer.add(several(41))
-    assert not buffer.is_full
     buffer.add(reference(several(42)))
     assert buffer.is_full
 
 
 def reference(chunk: Chunk) -> ChunkRef:
-    return ChunkRef(chunk.numbers, chunk.lengths, chunk.variable_bytes, None, chunk.n_bytes, lambda: chunk)
+    return ChunkRef(chunk.numbers, chunk.lengths, chunk.variable_bytes, chunk.n_bytes, lambda: chunk)
+
+
+def test_a_part_of_a_reference_counts_for_itself() -> None:
+    """Many parts of one chunk that wait use up no more memory than it has."""
+    whole = reference(several(*range(4)))
+    parts = [whole.episodes(at, at + 1) for at in range(whole.n_episodes)]
+    assert 0 < sum(part.n_bytes for part in parts) <= whole.n_bytes

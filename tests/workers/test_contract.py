@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
+from rollout_cli.envs.updates import NewEnvUpdate
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, UserCodeError
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
@@ -203,25 +204,6 @@ def test_the_verbs(kind: str) -> None:
         worker.collect_episode()
 
 
-@each_kind
-def test_a_subclass_is_asked_for_each_step(kind: str) -> None:
-    """A `step_episode` of a subclass's own is what `advance` calls."""
-    worker = make(kind)
-    calls = []
-    base = type(worker)
-
-    class Counting(base):  # type: ignore[misc, valid-type]
-        def step_episode(self) -> bool:
-            calls.append(1)
-            return bool(super().step_episode())
-
-    worker.__class__ = Counting
-    chunk = run(worker, range(4))
-    assert len(calls) >= max(chunk.lengths)
-    worker.update_env(worlds.env_of(kind, lambda: Raising(lambda: ValueError("it broke"))))
-    failing(kind, worker, EnvError, "it broke")
-
-
 @pytest.mark.parametrize("kind", SINGLE)
 def test_a_subclass_resets_in_its_own_way(kind: str) -> None:
     """`reset_env` is called for each episode, with its number."""
@@ -306,13 +288,30 @@ def test_a_policy_outlives_a_new_environment(kind: str) -> None:
     worlds.assert_same_episodes(expected, run(worker, range(3, 9)))
 
 
+@pytest.mark.parametrize("kind", SINGLE)
+def test_a_policy_draws_alike_where_environments_are_built_anew(kind: str) -> None:
+    """From the spaces that it was given, which are those of no environment, whatever ran before."""
+
+    def drawn(*ranges: range) -> Any:
+        common: dict[str, Any] = {"seed": SEED, "max_episode_length": None, "worker_number": 2}
+        common["fresh_env"] = True
+        worker = DefaultWorker(**common) if kind == "default" else VecWorker(n_envs=2, **common)
+        worker.update_env(NewEnvUpdate(ChainEnv))
+        worker.update_agent(worlds.SpaceDrawPolicy(worker.env_spec))
+        return [run(worker, numbers) for numbers in ranges][-1]
+
+    worlds.assert_same_episodes(drawn(range(3, 9)), drawn(range(3), range(3, 9)))
+
+
 @each_kind
-def test_the_spaces_must_not_change_under_finished_episodes(kind: str) -> None:
+def test_finished_episodes_are_taken_before_an_update(kind: str) -> None:
     """A sampler takes them first."""
     worker = make(kind)
     worker.assign([range(3)])
     while worker.has_work:
         worker.advance(-1.0)
+    with pytest.raises(InternalError, match="before the finished episodes were taken"):
+        worker.update_agent(worlds.BatchPolicy(worker.env_spec))
     with pytest.raises(InternalError, match="before the finished episodes were taken"):
         worker.update_env(worlds.env_of(kind, worlds.space_env("box")))
 

@@ -17,6 +17,7 @@ from rollout_cli.errors import EnvError, EnvLoadError, PolicyError
 from rollout_cli.workers.checks import sound_episodes
 from rollout_cli.workers.kinds import VecWorker
 from rollout_cli.workers.values import EpisodeRules
+from tests.helpers.contents import row_dicts
 from tests.workers import worlds
 from tests.workers.worlds import DISABLED, NATIVE, SAME_STEP, SEED, SINGLE, ChainEnv, make, run
 
@@ -167,6 +168,60 @@ def test_text_without_utf8(kind: str) -> None:
 
     with pytest.raises(EnvError, match="is a text that has no UTF-8"):
         run(make(kind, Texts, lambda spec: lambda seen: 0), range(2))
+
+
+FRAMES = spaces.Box(0, 255, (80, 80), np.uint8)
+
+
+@each_single
+@pytest.mark.parametrize(
+    ("space", "good", "bad"),
+    [
+        (spaces.Box(-128, 127, (1,), np.int8), np.array([-128]), np.array([200])),
+        (FRAMES, np.full((80, 80), 255, np.uint16), np.full((80, 80), 256, np.uint16)),
+        (spaces.MultiBinary(2), np.array([0, 1]), np.array([0, 257])),
+        (spaces.Discrete(5), 4, 2**63),
+        (spaces.Discrete(5), np.uint64(4), np.uint64(2**64 - 1)),
+    ],
+)
+def test_integers_without_room_are_refused(kind: str, space: Any, good: Any, bad: Any) -> None:
+    """No other number is recorded in their place; the error is that of their own episode."""
+
+    class Large(ChainEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = space
+
+        def observe(self) -> Any:
+            return bad if self._position == 1 and self.length == 3 else good
+
+    with pytest.raises(EnvError, match=r"^env\.step: the observation is .*, expected u?int") as caught:
+        run(make(kind, Large, lambda spec: lambda seen: 0), range(20))
+    (number,) = caught.value.episodes
+    chunk = run(make(kind, Large, lambda spec: lambda seen: 0), range(number))
+    assert 3 not in chunk.lengths
+    assert (chunk.observations[0] == good).all()
+
+
+@pytest.mark.parametrize("kind", worlds.KINDS)
+def test_actions_without_room_are_refused(kind: str) -> None:
+    """The environment never sees another action in their place, which might be one of its space."""
+
+    class Pushed(ChainEnv):
+        def __init__(self) -> None:
+            super().__init__(length=3)
+            self.action_space = spaces.Box(-100, 100, (2,), np.int8)
+
+        def step(self, action: Any) -> Any:
+            raise AssertionError(f"it was given {action}")
+
+    class Far:
+        def get_actions(self, seen: Any) -> Any:
+            return np.full((len(seen), 2), 300), {}
+
+    for rule in ("error", "warn"):
+        with pytest.raises(PolicyError, match=r"int64\(2,\), expected int8|for which int8 has no room"):
+            run(make(kind, Pushed, lambda spec: Far(), rules=EpisodeRules(invalid_action=rule)), range(3))
 
 
 @each_single
@@ -354,12 +409,51 @@ BENT: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
 def test_vector_steps_that_are_refused(kind: str, name: str) -> None:
     """One line with both sides, whose step it was, and a hint."""
     bend, message = BENT[name]
-    with pytest.raises(
-        EnvError, match=rf"^env.step: {message}.*\(worker 2, episodes 0 to 2, step 1 of 3 "
-    ) as caught:
+    with pytest.raises(EnvError, match=rf"^env.step: {message}.*\(worker 2, episodes 0 to 2 of 3 ") as caught:
         run(make(kind, BentVectorEnv(NATIVE[kind], bend)), range(6))
     assert caught.value.hint
     assert (0, 1, 2) == caught.value.episodes
+
+
+@pytest.mark.parametrize("kind", ["native next", "native same"])
+def test_integers_of_vector_steps_without_room_are_refused(kind: str) -> None:
+    """No other number is recorded in their place; those that have room are converted."""
+
+    class Wide(worlds.ScriptedVectorEnv):
+        extra = 0
+
+        def step(self, actions: Any) -> Any:
+            seen, *rest = super().step(actions)
+            return seen.astype(np.int64) + self.extra, *rest
+
+    env = Wide(3, lambda row, k: 3, NATIVE[kind])
+    worker = make(kind, env)
+    assert np.int32 == run(worker, range(3)).observations[0].dtype
+    env.extra = 2**32
+    with pytest.raises(EnvError, match=r"^env\.step: the observations have numbers for which int32 has no"):
+        run(worker, range(3, 6))
+
+
+@each_native
+def test_infos_that_a_row_lacks_at_times(kind: str) -> None:
+    """Each stands at its step, among objects where another row has None, and else in an array of numbers."""
+
+    class Goals(ChainEnv):
+        def __init__(self, first: int) -> None:
+            super().__init__(length=5)
+            self._first = first
+
+        def step(self, action: Any) -> Any:
+            *rest, info = super().step(action)
+            at = self._position
+            return *rest, info | {"goal": np.array([at, 7]) if at >= self._first else None}
+
+    env = SyncVectorEnv([partial(Goals, first) for first in (3, 1)], autoreset_mode=NATIVE[kind])
+    infos = run(make(kind, env, n_envs=2), range(2)).env_infos
+    assert ["goal", "goal", "position"] == sorted(column.path[0] for column in infos.columns)
+    assert all((np.diff(column.row_numbers()) > 0).all() for column in infos.columns)
+    goals = [None if info["goal"] is None else info["goal"].tolist() for info in row_dicts(infos)]
+    assert [None, None, *([at, 7] for at in range(3, 6)), *([at, 7] for at in range(1, 6))] == goals
 
 
 @each_native
@@ -481,7 +575,7 @@ def test_policies_that_do_not_act_for_each_row(kind: str, name: str) -> None:
     policy = type("Given", (), {"get_actions": lambda self, seen: given})
     with pytest.raises(PolicyError, match=message) as caught:
         run(make(kind, ChainEnv, lambda spec: policy()), range(6))
-    assert "(worker 2, episodes 0 to 2, step 0 of 3 rows)" in caught.value.message
+    assert "(worker 2, episodes 0 to 2 of 3 rows)" in caught.value.message
 
 
 # -- generators that rows share ----------------------------------------------------------------------------------------

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import math
+import random
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
+import numpy as np
+import pytest
 
 from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.updates import NewEnvUpdate
-from rollout_cli.errors import EnvError
-from rollout_cli.samplers.messages import Batch, Failed, Start, ToSampler, Update
+from rollout_cli.errors import ChangedFilesError, EnvError, WorkerError
+from rollout_cli.pins import PinRules
+from rollout_cli.samplers.messages import Batch, Failed, Reported, Start, ToSampler, Update
+from rollout_cli.samplers.ray import actor
+from rollout_cli.samplers.ray.actor import Recipe, Stored
 from rollout_cli.samplers.worker_loop import WorkerLoop
+from rollout_cli.samplers.worker_setup import WorkerSetup
 from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.kinds import VecWorker
 from tests.workers import worlds
 from tests.workers.worlds import ChainEnv
+
+
+def update_of(env: Any) -> Update:
+    """Return what a worker needs to run episodes of an environment."""
+    policy = worlds.BatchPolicy(env_spec_of(ChainEnv()))
+    return Update(cloudpickle.dumps(policy), cloudpickle.dumps(NewEnvUpdate(env)))
 
 
 def sent(env: Any, **options: Any) -> list[ToSampler]:
     """Return all that a loop sends for 20 episodes of an environment."""
     factory = WorkerFactory(n_workers=1, seed=3, **options)
     loop = WorkerLoop(lambda: factory, 0, owns_process=False)
-    policy = worlds.BatchPolicy(env_spec_of(ChainEnv()))
-    update = Update(cloudpickle.dumps(policy), cloudpickle.dumps(NewEnvUpdate(env)))
-    messages = loop.turn([Start(1, (update,), (range(20),))])
+    messages = loop.turn([Start(1, (update_of(env),), (range(20),))])
     while not loop.idle:
         messages += loop.turn()
     return messages
@@ -56,3 +71,90 @@ def test_a_reward_that_is_no_number() -> None:
     assert "the reward is not a number (nan)" in failed.error.message
     assert numbers
     assert not set(numbers) & set(failed.error.episodes)
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> object:
+    """Return the one reference that a store, in place of Ray's, has lost; others are what they refer to."""
+    missing = object()
+
+    def get(reference: Any) -> Any:
+        if reference is missing:
+            raise KeyError("lost")
+        return reference
+
+    errors = SimpleNamespace(RayActorError=KeyError, ObjectLostError=KeyError)
+    monkeypatch.setattr(actor, "load_ray", lambda: SimpleNamespace(get=get, exceptions=errors))
+    return missing
+
+
+def recipe_of(*updates: Update, **options: Any) -> Recipe:
+    """Return what it takes to run the episodes of such a worker again."""
+    factory = WorkerFactory(n_workers=1, seed=3, **options)
+    return Recipe(WorkerSetup.of(0, "worker", cloudpickle.dumps(factory)), updates, 1)
+
+
+def test_lost_episodes_that_run_again_stand_in_order(lost: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long episode is sent after higher numbers; what is read is found by its place."""
+    for where in (
+        "samplers.ray.actor.TURN_SECONDS",
+        "samplers.ray.actor.FLUSH_SECONDS",
+        "workers.worker.HOLD_SECONDS",
+    ):
+        monkeypatch.setattr(f"rollout_cli.{where}", -1.0)
+    expected = [message.chunk.load() for message in sent(ChainEnv) if isinstance(message, Batch)]
+    lengths = np.concatenate([chunk.lengths for chunk in expected])
+    assert (np.diff(lengths) > 0).any(), "no episode ends before a lower number"
+    recipe = recipe_of(update_of(ChainEnv), worker_class=VecWorker, worker_args={"n_envs": 4})
+    chunk = Stored(lost, 0, recipe, (range(20),), lengths)()
+    assert (list(range(20)), lengths.tolist()) == (chunk.numbers.tolist(), chunk.lengths.tolist())
+    with pytest.raises(WorkerError, match="had other lengths"):
+        Stored(lost, 0, recipe, (range(20),), lengths[::-1])()
+
+
+def test_lost_episodes_that_run_again_leave_the_callers_generators(lost: object) -> None:
+    """Who reads them may be in the midst of drawing numbers."""
+    lengths = np.concatenate([m.chunk.lengths for m in sent(ChainEnv) if isinstance(m, Batch)])
+    random.seed(1)
+    np.random.seed(1)
+    Stored(lost, 0, recipe_of(update_of(ChainEnv)), (range(20),), lengths)()
+    drawn = random.random(), np.random.random()
+    random.seed(1)
+    np.random.seed(1)
+    assert (random.random(), np.random.random()) == drawn
+
+
+class TableEnv(ChainEnv):
+    """Reads its rewards from a file, as it is built or as its first episode begins."""
+
+    def __init__(self, path: Path, *, at_once: bool) -> None:
+        super().__init__(length=3)
+        self._path = path
+        self._reward = self._read() if at_once else None
+
+    def _read(self) -> float:
+        return float(self._path.read_text())
+
+    def step(self, action: Any) -> Any:
+        self._reward = self._read() if self._reward is None else self._reward
+        observation, _, *rest = super().step(action)
+        return observation, self._reward, *rest
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_lost_episodes_are_not_run_again_from_a_changed_file(
+    lost: object, tmp_path: Path, at_once: bool
+) -> None:
+    """Others would be taken for them where their lengths are the same."""
+    (tmp_path / "table").write_text("1.0")
+    recipe = recipe_of(update_of(partial(TableEnv, tmp_path / "table", at_once=at_once)), pins=PinRules())
+    loop = actor._new_loop(recipe.setup, 0.0)
+    messages = loop.turn([Start(1, recipe.updates, (range(2),), rebuild=True)])
+    while not loop.idle:
+        messages += loop.turn()
+    files = next(m.report.files for m in reversed(messages) if isinstance(m, Reported))
+    stored = Stored(lost, 0, recipe, (range(2),), np.array([3, 3]), files)
+    assert [1.0] * 6 == stored().rewards.tolist()
+    (tmp_path / "table").write_text("2.0")
+    with pytest.raises(ChangedFilesError, match="table was changed during the run"):
+        stored()

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.plain import plain_value
 from rollout_cli.episodes.spaces import SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.policy import AdaptedPolicy
@@ -55,16 +56,12 @@ class ConstantSource:
                 hint="write the action, such as constant:0 or 'constant:[0.1, -0.2]'",
             ) from error
 
-    @property
-    def label(self) -> str:
-        return f"constant:{self.text}"
-
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> ConstantPolicy:  # noqa: ARG002
         """Return the policy, which never explores; PolicyLoadError where the value is no action."""
         space = env_spec.action_space
         try:
             action = _sample(space, self.value)
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, LookupError, OverflowError):
             action = None
         if action is None or not space.contains(action):
             raise PolicyLoadError(
@@ -79,16 +76,16 @@ class ConstantSource:
 
 def _sample(space: spaces.Space[Any], value: Any) -> Any:
     """Return plain values in the form of a space's samples; raise where they do not fit its structure."""
-    if isinstance(space, spaces.Dict):
-        if value.keys() != space.spaces.keys():
-            raise ValueError
-        return {key: _sample(child, value[key]) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_sample(child, item) for child, item in zip(space.spaces, value, strict=True))
-    if np.dtype(space.dtype).kind == "U":
-        return value
-    numbers = np.asarray(value)
-    if not np.can_cast(numbers.dtype, np.dtype(space.dtype), "same_kind"):
-        raise TypeError
-    typed = np.asarray(numbers, space.dtype)
-    return typed[()] if isinstance(space, spaces.Discrete) else typed
+    rows = SpaceRows(space)
+    columns = rows.columns(value)
+    if plain_value(rows.tree(columns)) != plain_value(value):
+        raise ValueError  # It holds more.
+    for leaf, column in zip(rows.leaves, columns, strict=True):
+        numbers = np.asarray(column)
+        fits = np.can_cast(numbers.dtype, leaf.dtype, "same_kind")
+        if numbers.dtype.kind == "i" and leaf.dtype.kind in "iu":  # TOML has signed integers alone.
+            limits = np.iinfo(leaf.dtype)
+            fits = limits.min <= numbers.min(initial=0) and numbers.max(initial=0) <= limits.max
+        if not fits:
+            raise TypeError
+    return rows.split(rows.stack([value]))[0]

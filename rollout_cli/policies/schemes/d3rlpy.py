@@ -14,7 +14,6 @@ from typing import Any
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.loading import needing
 from rollout_cli.policies.networks import NetworkPolicy
 from rollout_cli.policies.noise import RowNoise
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
@@ -88,9 +87,9 @@ def _load(
     *,
     deterministic: bool,
 ) -> D3rlpyPolicy:
-    with needing("d3rlpy"):
-        from d3rlpy.algos import QLearningAlgoBase  # noqa: PLC0415 - only workers with such a policy need it
-        from d3rlpy.base import LearnableConfigWithShape  # noqa: PLC0415
+    from d3rlpy.algos import QLearningAlgoBase  # noqa: PLC0415 - only workers with such a policy need it
+    from d3rlpy.base import LearnableConfigWithShape  # noqa: PLC0415 - as above
+
     contents = _contents(files)
     algorithm: Any = LearnableConfigWithShape.deserialize(contents["config"]).create("cpu:0")
     if not isinstance(algorithm, QLearningAlgoBase):
@@ -107,4 +106,6 @@ def _about(files: PolicyFiles) -> Mapping[str, Any]:
     return {"saved_by": {"d3rlpy": str(_contents(files)["version"])}}
 
 
-D3RLPY = FileScheme("d3rlpy", "a d3rlpy model", _load, about=_about)
+D3RLPY = FileScheme(
+    "d3rlpy", "a d3rlpy model", _load, needs={"d3rlpy": "d3rlpy", "torch": "torch"}, about=_about
+)

@@ -5,7 +5,7 @@ The parent reads and hashes the files, and loads nothing of them. Every worker l
 
 from __future__ import annotations
 
-import difflib
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.errors import PolicyLoadError
-from rollout_cli.loading import Source, imports_from, reporting
+from rollout_cli.errors import PolicyLoadError, misspelt
+from rollout_cli.loading import Source, imports_from, needing, reporting
 from rollout_cli.policies.adapt import adapt_policy
 from rollout_cli.policies.policy import AdaptedPolicy
 
@@ -78,7 +78,7 @@ class LoadPolicy(Protocol):
     ) -> Any:
         """Return a policy object, which is adapted as the user's own ones are, or an AdaptedPolicy.
 
-        Libraries are imported here, and whatever this raises becomes a PolicyLoadError.
+        Libraries are imported here alone, and whatever this raises becomes a PolicyLoadError.
         """
 
 
@@ -97,6 +97,7 @@ class FileScheme:
         options: By name, the type of an argument that `--policy-kwargs` gives: `bool`, `int`, `float`, `str`,
             or `Path` for one that names a file, which is read, hashed and recorded too.
         takes_folder: Whether a SPEC names a folder.
+        needs: By module that `load` imports, the package that pip installs it by. Workers share torch.
         beside: Called with the path of a SPEC; returns by relative name the files to read beside it.
         about: Called with the files; returns what else the record says of them, such as versions.
         trained_in: Called with the files; returns the environment of the training. None where no file says
@@ -108,6 +109,7 @@ class FileScheme:
     load: LoadPolicy
     options: Mapping[str, type] = field(default_factory=dict)
     takes_folder: bool = False
+    needs: Mapping[str, str] = field(default_factory=dict)
     beside: Callable[[Path], Mapping[str, Path]] = _nothing
     about: Callable[[PolicyFiles], Mapping[str, Any]] = _nothing
     trained_in: Callable[[PolicyFiles], TrainingEnv] | None = None
@@ -128,12 +130,9 @@ class FileScheme:
 
     def _check_option(self, name: str, value: Any) -> None:
         if name not in self.options:
-            close = difflib.get_close_matches(name, self.options, n=1)
             raise PolicyLoadError(
                 f"the policy scheme {self.name} takes no option {name!r}",
-                hint=f"did you mean {close[0]}?"
-                if close
-                else f"it takes: {', '.join(self.options) or 'none'}",
+                hint=misspelt(name, self.options) or f"it takes: {', '.join(self.options) or 'none'}",
             )
         kind = str if self.options[name] is Path else self.options[name]
         if type(value) is not kind:
@@ -155,20 +154,20 @@ class FilePolicySource:
     files: PolicyFiles
     options: Mapping[str, Any]
 
-    @property
-    def label(self) -> str:
-        return Path(self.files.path).name
-
     def trained_in(self) -> TrainingEnv | None:
         """Return the environment that the policy was trained in; None where its files do not say it.
 
         Raises:
             PolicyLoadError: If they say it, and it cannot be made again.
         """
-        return self.scheme.trained_in(self.files) if self.scheme.trained_in is not None else None
+        with self._reporting():
+            return self.scheme.trained_in(self.files) if self.scheme.trained_in is not None else None
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         with self._reporting(), imports_from(self.files.folder):
+            for module, package in self.scheme.needs.items():
+                with needing(package, module):
+                    importlib.import_module(module)
             policy = self.scheme.load(self.files, self.options, env_spec, deterministic=deterministic)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 

@@ -15,7 +15,7 @@ from typing import Any
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.policies.policy import AdaptedPolicy, PolicySource
+from rollout_cli.policies.policy import AdaptedPolicy, PolicySource, recorded_spec
 from rollout_cli.seeding.seeds import derive_seed
 
 _WEIGHT = r"\d*\.?\d+(?:[eE]-?\d+)?"
@@ -59,12 +59,10 @@ class MixSource:
     """The source of a mixture.
 
     Attributes:
-        sum: What stands after the colon of a SPEC that means the same in any folder.
         sources: Those of the components.
         records: Of each component its weight and SPEC as they were given, and its source's record.
     """
 
-    sum: str
     sources: tuple[PolicySource, ...]
     records: tuple[Mapping[str, Any], ...]
 
@@ -74,12 +72,11 @@ class MixSource:
         text: str,
         options: Mapping[str, Any],
         find: Callable[[str, Mapping[str, Any]], PolicySource],
-        recorded_spec: Callable[[Mapping[str, Any]], str],
     ) -> MixSource:
         """Read a sum of weighted SPECs.
 
         `options` may hold those of a component, as a dictionary under `component0` and so on. `find` returns
-        the source of a component's SPEC and options, and `recorded_spec` the SPEC that its record means.
+        the source of a component's SPEC and options.
 
         Raises:
             PolicyLoadError: If it is no such sum, its weights do not sum to 1, or a component names nothing.
@@ -87,11 +84,6 @@ class MixSource:
         matches = [re.fullmatch(rf"({_WEIGHT})\*(.+)", part) for part in re.split(_PLUS, text)]
         if None in matches:
             raise PolicyLoadError(f"mix:{text} is no sum of weighted policies", hint=_EXAMPLE)
-        if any(match[2].startswith("mix:") for match in filter(None, matches)):
-            raise PolicyLoadError(
-                f"mix:{text} has a mixture as a component",
-                hint="name the components of that one, each with the product of both weights",
-            )
         parts = {f"component{place}": match.groups() for place, match in enumerate(filter(None, matches))}
         total = math.fsum(float(weight) for weight, _ in parts.values())
         if abs(total - 1.0) > _PRECISION:
@@ -107,12 +99,7 @@ class MixSource:
             {"weight": float(weight), "spec": spec, **source.describe()}
             for (weight, spec), source in zip(parts.values(), sources, strict=True)
         ]
-        absolute = "+".join(f"{record['weight']!r}*{recorded_spec(record)}" for record in records)
-        return cls(absolute, tuple(sources), tuple(records))
-
-    @property
-    def label(self) -> str:
-        return "mix:" + "+".join(f"{record['weight']!r}*{record['spec']}" for record in self.records)
+        return cls(tuple(sources), tuple(records))
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> MixPolicy:
         policies = [source.load(env_spec, deterministic=deterministic) for source in self.sources]
@@ -128,7 +115,7 @@ class MixSource:
         options = {f"component{place}": record["options"] for place, record in enumerate(self.records)}
         return {
             "scheme": "mix",
-            "path": self.sum,
+            "path": "+".join(f"{record['weight']!r}*{recorded_spec(record)}" for record in self.records),
             "sha256": sha256(json.dumps(hashed).encode()).hexdigest(),
             "options": {name: held for name, held in options.items() if held},
             "components": [dict(record) for record in self.records],

@@ -14,7 +14,6 @@ import numpy as np
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.loading import needing
 from rollout_cli.policies.networks import NetworkPolicy, check_shape
 from rollout_cli.policies.noise import RowNoise
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
@@ -54,7 +53,11 @@ def _external_files(path: Path) -> Mapping[str, Path]:
     return {name: path.with_name(name) for name in sorted(names)}
 
 
-def _new_session(onnxruntime: Any, files: PolicyFiles) -> Any:
+def _new_session(files: PolicyFiles, seed: int) -> Any:
+    """Return a session, whose random nodes follow from the seed."""
+    import onnxruntime  # noqa: PLC0415 - only workers with such a policy need it
+
+    onnxruntime.set_seed(seed % 2**31)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     make = partial(onnxruntime.InferenceSession, sess_options=options, providers=["CPUExecutionProvider"])
@@ -74,7 +77,7 @@ class OnnxPolicy(NetworkPolicy):
     with random nodes gets a new session for each episode, since its seed is read where a session is made.
 
     Args:
-        make_session: Makes a session; with a seed, one whose random nodes follow from it.
+        make_session: Makes a session whose random nodes follow from a seed.
         env_spec: The spaces.
         deterministic: Whether logits give their likeliest action.
         is_scaled: Whether the actions of a Box are in [-1, 1], for its bounds.
@@ -136,7 +139,8 @@ class OnnxPolicy(NetworkPolicy):
         check_shape("actions", output, (len(numbers), *self._action.shape))
         if self._is_scaled:
             low, high = self._action.bounds or (0, 0)
-            output = low + (output + 1.0) / 2.0 * (high - low)
+            # Rounded, it may lie outside.
+            output = np.clip(low + (output + 1.0) / 2.0 * (high - low), low, high)
         return output.astype(self._action.dtype), {}
 
 
@@ -168,8 +172,6 @@ def _order(names: list[str], observations: SpaceRows) -> list[int]:
 def _load(
     files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
 ) -> OnnxPolicy:
-    with needing("onnxruntime"):
-        import onnxruntime  # noqa: PLC0415 - only workers with such a policy need it
     # Field 4 of a node is its operator.
     draws = any(_field(b"\x22", operator) in files.data for operator in _RANDOM_NODES)
     if draws and deterministic:
@@ -179,14 +181,20 @@ def _load(
             f"{files.path} fixes the seed of its random nodes, so all its episodes would draw the same",
             hint="export it without the attribute `seed`, or export the mean action or the logits",
         )
+    return OnnxPolicy(
+        partial(_new_session, files),
+        env_spec,
+        deterministic=deterministic,
+        is_scaled=options.get("scale", False),
+        draws=draws,
+    )
 
-    def make_session(seed: int) -> Any:
-        if draws:
-            onnxruntime.set_seed(seed % 2**31)
-        return _new_session(onnxruntime, files)
 
-    is_scaled = options.get("scale", False)
-    return OnnxPolicy(make_session, env_spec, deterministic=deterministic, is_scaled=is_scaled, draws=draws)
-
-
-ONNX = FileScheme("onnx", "an ONNX model", _load, {"scale": bool}, beside=_external_files)
+ONNX = FileScheme(
+    "onnx",
+    "an ONNX model",
+    _load,
+    {"scale": bool},
+    needs={"onnxruntime": "onnxruntime"},
+    beside=_external_files,
+)

@@ -5,6 +5,7 @@ Nothing is loaded or run. The suffix is looked at last.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickletools
 import re
@@ -12,7 +13,6 @@ import zipfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
 
 from rollout_cli.errors import PolicyLoadError
 
@@ -33,7 +33,7 @@ ADVICE = {
 }
 """What a recognised file is, and what to do where no scheme of that name loads it."""
 
-_PICKLE_OPCODES = 20_000
+_PICKLE_TEXTS = 20_000
 """So many are looked at: the names that tell come first."""
 _BEGINNINGS = (
     (rb"\x89HDF\r\n\x1a\n", "hdf5"),
@@ -70,13 +70,14 @@ def recognise(data: bytes, path: str) -> str | None:
     """
     if data.startswith(b"PK\3\4"):
         return _recognise_zip(data, path)
+    # It begins with the length of its header, which may look like the first bytes of a pickle.
+    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data) - 8:
+        return "safetensors"
     for beginning, kind in _BEGINNINGS:
         if re.match(beginning, data):
             return kind
     if re.match(rb"\x80[\x02-\x05]", data):
         return _recognise_pickle(data)
-    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data) - 8:
-        return "safetensors"
     return _SUFFIXES.get(PurePath(path).suffix.lower())
 
 
@@ -99,8 +100,8 @@ def _recognise_zip(data: bytes, path: str) -> str | None:
 
 
 def _recognise_pickle(data: bytes) -> str:
-    texts = list(islice(pickled_texts(data), _PICKLE_OPCODES))
-    if any("vec_normalize VecNormalize" in text for text in texts[:3]):
+    texts = list(islice(_pickled_texts(data), _PICKLE_TEXTS))
+    if any("vec_env.vec_normalize" in text for text in texts[:2]):
         return "vecnormalize"
     if any(text.startswith("brax.") for text in texts):
         return "brax"
@@ -109,25 +110,9 @@ def _recognise_pickle(data: bytes) -> str:
     return "garage" if {"algo", "env"} <= set(texts) and {"n_itr", "setup_args"} & set(texts) else "pickle"
 
 
-def pickled_texts(data: bytes) -> Iterator[str]:
-    """Yield the texts in a pickle, and the names that it would load as `module name`; nothing is loaded."""
-    memo: dict[int, str] = {}
-    before = last = ""  # The last two values that were pushed, where they are texts.
-    try:
-        argument: Any
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name in {"MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"}:
-                memo[len(memo) if argument is None else argument] = last
-                continue
-            pushed = ""
-            if opcode.name == "STACK_GLOBAL":
-                pushed = f"{before} {last}"
-            elif opcode.name in {"GET", "BINGET", "LONG_BINGET"}:
-                pushed = memo.get(argument, "")
-            elif opcode.name == "GLOBAL" or "UNICODE" in opcode.name or "STRING" in opcode.name:
-                pushed = argument
-            if pushed:
-                yield pushed
-            before, last = last, pushed
-    except ValueError:  # It is cut short, or no pickle: whoever loads it says so.
-        return
+def _pickled_texts(data: bytes) -> Iterator[str]:
+    """Yield the texts in a pickle, names of modules and classes among them; nothing is loaded."""
+    with contextlib.suppress(ValueError):  # It is cut short, or no pickle: whoever loads it says so.
+        for _, argument, _ in pickletools.genops(data):
+            if isinstance(argument, str):
+                yield argument

@@ -18,7 +18,6 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree, map_tree
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.loading import needing
 from rollout_cli.policies.networks import NetworkPolicy
 from rollout_cli.policies.noise import RowNoise
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
@@ -144,11 +143,8 @@ def _beside(folder: Path) -> Mapping[str, Path]:
 def _load(
     files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
 ) -> RllibPolicy:
-    with needing("torch"):
-        import torch  # noqa: F401, PLC0415 - only workers with such a policy need it
-    # Ray alone has no tree, which all of RLlib imports.
-    with needing("ray[rllib]", "ray"), needing("ray[rllib]", "tree"):
-        from ray.rllib.utils.torch_utils import convert_to_torch_tensor  # noqa: PLC0415 - as torch
+    from ray.rllib.utils.torch_utils import convert_to_torch_tensor  # noqa: PLC0415 - it loads torch
+
     unpickle = partial(restricted_loads, trust=options.get("trust", False), allowed=_CLASSES)
     made_by = unpickle(files.contents[_CLASS])
     arguments, keywords = made_by["ctor_args_and_kwargs"]
@@ -201,6 +197,8 @@ RLLIB = FileScheme(
     _load,
     {"scale": bool, "trust": bool},
     takes_folder=True,
+    # Ray alone has no tree, which all of RLlib imports.
+    needs={"torch": "torch", "ray": "ray[rllib]", "tree": "ray[rllib]"},
     beside=_beside,
     about=_about,
 )

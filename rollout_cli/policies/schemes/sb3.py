@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array
+from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.errors import PolicyLoadError, RolloutError
 from rollout_cli.loading import first_line, needing
 from rollout_cli.policies.adapt import PredictPolicy
@@ -30,6 +30,7 @@ from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.unpickle import restricted_loads
 
+NEEDS = {"stable_baselines3": "stable-baselines3", "torch": "torch"}
 _STATISTICS = "vecnormalize"
 _AS_TRAINED = "give the environment the arguments and wrappers that the model was trained with"
 
@@ -63,13 +64,13 @@ class _Zip:
         options = {
             name: value for name, value in (self.get("policy_kwargs") or {}).items() if name != "device"
         }
-        match options.get("net_arch"):
-            case [dict() as layers, *_]:  # The form of before version 1.8.
-                options["net_arch"] = layers
-        if "use_sde" in takes:
-            options["use_sde"] = bool(self.get("use_sde"))
-        if "lr_schedule" in takes:
-            options["lr_schedule"] = lambda _: 0.0  # Nothing is learnt.
+        further = {
+            "use_sde": bool(self.get("use_sde")),
+            "lr_schedule": lambda _: 0.0,  # Nothing is learnt.
+            # To make one of torch's optimizers would import its compiler, which takes seconds.
+            "optimizer_class": lambda *_, **__: None,
+        }
+        options |= {name: value for name, value in further.items() if name in takes}
         policy = policy_class(self.get("observation_space"), self.get("action_space"), **options)
         policy.load_state_dict(torch.load(io.BytesIO(self.weights), map_location="cpu", weights_only=True))
         policy.set_training_mode(False)
@@ -88,17 +89,16 @@ class Sb3Policy(PredictPolicy):
         policy: The policy.
         env_spec: The environment's spaces.
         deterministic: Whether it must not explore.
-        statistics: A VecNormalize's attributes; None where it sees observations as they are.
+        statistics: A VecNormalize; None where it sees observations as they are.
     """
 
     def __init__(self, policy: Any, env_spec: EnvSpec, *, deterministic: bool, statistics: Any) -> None:
         from stable_baselines3.common import distributions  # noqa: PLC0415 - it loads torch
-        from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: PLC0415 - as above
 
         super().__init__(policy, env_spec, deterministic=deterministic)
         self._statistics = statistics
         # One with a state has a pass of its own.
-        is_actor_critic = isinstance(policy, ActorCriticPolicy)
+        is_actor_critic = hasattr(policy, "predict_values")  # MaskablePPO's is no ActorCriticPolicy.
         self._has_critic = is_actor_critic and not hasattr(policy, "lstm_actor")
         self._draws: PolicyStreams | None = None
         if deterministic:
@@ -112,7 +112,7 @@ class Sb3Policy(PredictPolicy):
 
     def _act(self, observation: Any, n_rows: int) -> tuple[Any, dict[str, Any]]:
         if self._statistics is not None:
-            observation = normalized(self._statistics, observation)
+            observation = self._statistics.normalize_obs(observation)
         if not self._has_critic:
             return super()._act(observation, n_rows)
         import torch  # noqa: PLC0415 - loaded by now
@@ -127,7 +127,7 @@ class Sb3Policy(PredictPolicy):
                 numbers = self._draws.sized(n_rows) if is_batch else self._draws.single
                 actions = self._drawn(distribution.distribution, torch.from_numpy(numbers.next()))
                 values, log_probs = policy.predict_values(tensors), distribution.log_prob(actions)
-        actions = actions.cpu().numpy()
+        actions = actions.cpu().numpy().reshape(-1, *policy.action_space.shape)
         if isinstance(policy.action_space, spaces.Box):
             low, high = policy.action_space.low, policy.action_space.high
             actions = policy.unscale_action(actions) if policy.squash_output else np.clip(actions, low, high)
@@ -140,24 +140,6 @@ class Sb3Policy(PredictPolicy):
             # The likeliest after adding Gumbel noise is a draw from the softmax.
             return (distribution.logits + numbers.to(distribution.logits)).argmax(dim=1)
         return distribution.mean + distribution.stddev * numbers.to(distribution.mean)
-
-
-def normalized(statistics: Any, observation: Any) -> Any:
-    """Return an observation, or n of them, as VecNormalize shows them to a policy: float32 in its bounds."""
-    if not statistics.norm_obs:
-        return observation
-    if not isinstance(observation, dict):
-        return _normalized(statistics, statistics.obs_rms, observation)
-    keys = statistics.norm_obs_keys
-    return {
-        key: _normalized(statistics, statistics.obs_rms[key], value) if key in keys else value
-        for key, value in observation.items()
-    }
-
-
-def _normalized(statistics: Any, moments: Any, values: Any) -> Array:
-    scaled = (values - moments.mean) / np.sqrt(moments.var + statistics.epsilon)
-    return np.asarray(np.clip(scaled, -statistics.clip_obs, statistics.clip_obs), np.float32)
 
 
 def load_model(
@@ -183,8 +165,6 @@ def load_model(
         PolicyLoadError: If it is for other spaces, was trained with statistics and gets none, or cannot be
             loaded; that says by which versions it was saved.
     """
-    with needing("stable-baselines3"):
-        import stable_baselines3  # noqa: F401, PLC0415 - only workers with such a policy need it
     model = _Zip(data, trust=trust)
     if model.was_normalized and statistics is None:
         raise PolicyLoadError(
@@ -205,13 +185,13 @@ def load_model(
     hint = f"it was trained in {trained_in}: {{env={trained_in}}}" if trained_in else _AS_TRAINED
     _check_space("observation space", policy.observation_space, env_spec.observation_space, hint)
     _check_space("action space", policy.action_space, env_spec.action_space, hint)
-    moments = None if statistics is None else restricted_loads(statistics, trust=trust)
-    if moments is not None:
-        _check_statistics(moments, policy.observation_space)
-    adapted: AdaptedPolicy = Sb3Policy(policy, env_spec, deterministic=deterministic, statistics=moments)
+    normalizer = None if statistics is None else restricted_loads(statistics, trust=trust)
+    if normalizer is not None and normalizer.norm_obs:
+        _check_moments(normalizer.obs_rms, policy.observation_space)
+    adapted: AdaptedPolicy = Sb3Policy(policy, env_spec, deterministic=deterministic, statistics=normalizer)
     # The algorithm holds it, and the policy alone is greedy.
     epsilon = 0.0 if deterministic else float(model.get("exploration_rate") or 0.0)
-    return EpsilonPolicy(adapted, env_spec.action_space, epsilon) if epsilon else adapted
+    return EpsilonPolicy(adapted, env_spec.action_space, epsilon, "exploration rate") if epsilon else adapted
 
 
 def _check_space(what: str, saved: Any, space: spaces.Space[Any], hint: str) -> None:
@@ -234,15 +214,9 @@ def _check_space(what: str, saved: Any, space: spaces.Space[Any], hint: str) -> 
     raise PolicyLoadError(f"the {what} of the model is {saved}, that of the environment {space}", hint=hint)
 
 
-def _check_statistics(statistics: Any, space: Any) -> None:
-    moments: Any = getattr(statistics, "obs_rms", None)
-    if moments is None:
-        return
-    if isinstance(moments, dict):
-        shapes: Any = {key: each.mean.shape for key, each in moments.items()}
-        expected: Any = {key: space[key].shape for key in moments}
-    else:
-        shapes, expected = moments.mean.shape, space.shape
+def _check_moments(moments: Any, space: Any) -> None:
+    shapes = map_tree(lambda each: each.mean.shape, moments)
+    expected = {key: space[key].shape for key in moments} if isinstance(moments, dict) else space.shape
     if shapes != expected:
         raise PolicyLoadError(
             f"the statistics are of observations {shapes}, and the model takes {expected}",
@@ -272,5 +246,10 @@ def _about(files: PolicyFiles) -> Mapping[str, Any]:
 
 
 SB3 = FileScheme(
-    "sb3", "a model of Stable-Baselines3", _load, {_STATISTICS: Path, "trust": bool}, about=_about
+    "sb3",
+    "a model of Stable-Baselines3",
+    _load,
+    {_STATISTICS: Path, "trust": bool},
+    needs=NEEDS,
+    about=_about,
 )

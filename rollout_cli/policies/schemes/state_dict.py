@@ -10,7 +10,7 @@ from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.loading import Source, needing
+from rollout_cli.loading import Source
 from rollout_cli.policies.adapt import instantiate
 from rollout_cli.policies.policy import named, own_method
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
@@ -148,9 +148,15 @@ def _load(
     *,
     deterministic: bool,  # noqa: ARG001 - the module that is returned is adapted to it
 ) -> Any:
-    with needing("safetensors"), needing("torch"):
-        from safetensors.torch import load  # noqa: PLC0415 - only workers with such a policy need it
+    from safetensors.torch import load  # noqa: PLC0415 - only workers with such a policy need it
+
     return filled_module(load(files.data), files, options.get("factory"), env_spec)
 
 
-SAFETENSORS = FileScheme("safetensors", "a file of safetensors", _load, {"factory": str})
+SAFETENSORS = FileScheme(
+    "safetensors",
+    "a file of safetensors",
+    _load,
+    {"factory": str},
+    needs={"safetensors": "safetensors", "torch": "torch"},
+)

@@ -17,21 +17,16 @@ from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.loading import first_line, needing
+from rollout_cli.loading import first_line
 from rollout_cli.policies.networks import TorchPolicy, is_torch_module
-from rollout_cli.policies.policy import own_method
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
-from rollout_cli.policies.schemes.recognise import pickled_texts
 from rollout_cli.policies.schemes.state_dict import filled_module
-
-_PLAIN = ("collections ", "torch ", "torch._utils ")
-"""The modules of what a state dict is made of."""
 
 
 def _load(files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool) -> Any:
-    with needing("torch"):
-        import torch  # noqa: PLC0415 - only workers with such a policy need it
-    if _member(files.data, "/models/model.json") is not None:
+    import torch  # noqa: PLC0415 - only workers with such a policy need it
+
+    if _is_exported(files.data):
         return _exported_program(torch, files.data, env_spec, deterministic=deterministic)
     is_trusted = options.get("trust", False)
     try:
@@ -39,7 +34,8 @@ def _load(files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, 
     except pickle.UnpicklingError as error:
         if is_trusted:
             raise
-        name = next(_classes(files.data), first_line(error))
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))  # In torch's own words.
+        name = refused[1] if refused else first_line(error)
         raise PolicyLoadError(
             f"{files.path} is more than tensors: it names {name}, and to load that may run any code",
             hint="save the module's state_dict(), and add {policy_kwargs=factory=module:attr}; "
@@ -64,7 +60,7 @@ def _exported_program(torch: Any, data: bytes, env_spec: EnvSpec, *, determinist
 
 
 def _graph_policy(
-    module: Any, graph: str, env_spec: EnvSpec, *, deterministic: bool, row_by_row: bool
+    module: Any, graph: str, env_spec: EnvSpec, *, deterministic: bool, row_by_row: bool = False
 ) -> TorchPolicy:
     """Return the policy of a module with a fixed graph, which is given as text too.
 
@@ -100,20 +96,12 @@ def tensors_alone() -> Iterator[None]:
         os.environ.update({name: before} if before is not None else {})
 
 
-def _member(data: bytes, ending: str) -> bytes | None:
-    """Return the member of a zip file whose name ends so; None where there is none, or no zip file."""
+def _is_exported(data: bytes) -> bool:
+    """Return whether a file is what `torch.export.save` wrote."""
     if not data.startswith(b"PK\3\4"):
-        return None
+        return False
     with zipfile.ZipFile(io.BytesIO(data)) as file:
-        names = [name for name in file.namelist() if name.endswith(ending)]
-        return file.read(names[0]) if names else None
-
-
-def _classes(data: bytes) -> Iterator[str]:
-    """Yield, as `module:attr`, what the file's pickle names besides what tensors are made of."""
-    for text in pickled_texts(_member(data, "/data.pkl") or data):
-        if re.fullmatch(r"[\w.]+ [\w.]+", text) and not text.startswith(_PLAIN):
-            yield text.replace(" ", ":")
+        return any(name.endswith("/models/model.json") for name in file.namelist())
 
 
 def _load_torchscript(
@@ -123,18 +111,16 @@ def _load_torchscript(
     *,
     deterministic: bool,
 ) -> TorchPolicy:
-    with needing("torch"):
-        import torch  # noqa: PLC0415 - only workers with such a policy need it
+    import torch  # noqa: PLC0415 - only workers with such a policy need it
+
     jit: Any = torch.jit  # It has no types.
     with warnings.catch_warnings():
         # The user has the file already: how to write others is no news for a run.
         warnings.filterwarnings("ignore", "`torch.jit.load` is deprecated", DeprecationWarning)
         module = jit.load(io.BytesIO(files.data), map_location="cpu")
-    is_stateful = own_method(module, "reset") is not None
-    return _graph_policy(
-        module, str(module.inlined_graph), env_spec, deterministic=deterministic, row_by_row=is_stateful
-    )
+    return _graph_policy(module, str(module.inlined_graph), env_spec, deterministic=deterministic)
 
 
-TORCH = FileScheme("torch", "a file of torch", _load, {"factory": str, "trust": bool})
-TORCHSCRIPT = FileScheme("torchscript", "a TorchScript module", _load_torchscript)
+_NEEDS = {"torch": "torch"}
+TORCH = FileScheme("torch", "a file of torch", _load, {"factory": str, "trust": bool}, needs=_NEEDS)
+TORCHSCRIPT = FileScheme("torchscript", "a TorchScript module", _load_torchscript, needs=_NEEDS)

@@ -47,16 +47,8 @@ class Allowed:
 SB3_CLASSES = Allowed(
     "Stable-Baselines3",
     ("stable_baselines3.", "sb3_contrib."),
-    r"\w+Policy|NatureCNN|CombinedExtractor|FlattenExtractor|RMSpropTFLike",
+    r"\w+Policy|NatureCNN|CombinedExtractor|FlattenExtractor|RMSpropTFLike|VecNormalize|RunningMeanStd",
 )
-_STATISTICS = {
-    ("stable_baselines3.common.vec_env.vec_normalize", "VecNormalize"),
-    ("stable_baselines3.common.running_mean_std", "RunningMeanStd"),
-}
-
-
-class Statistics:
-    """Stands for a VecNormalize and its parts: it has their attributes, and none of their code."""
 
 
 class _Restricted(pickle.Unpickler):
@@ -66,8 +58,6 @@ class _Restricted(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         allowed = self._allowed
-        if (module, name) in _STATISTICS:
-            return Statistics
         if "." not in name:
             if name in _NAMES.get(module.partition(".")[0], ()):
                 return super().find_class(module, name)

@@ -11,7 +11,7 @@ from rollout_cli.errors import PolicyLoadError
 from rollout_cli.loading import needing, reporting
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles, TrainingEnv
-from rollout_cli.policies.schemes.sb3 import load_model, versions_of
+from rollout_cli.policies.schemes.sb3 import NEEDS, load_model, versions_of
 
 _MODEL, _STATISTICS = "model.zip", "vecnormalize.pkl"
 _ARGUMENTS, _SETTINGS = "args.yml", "config.yml"
@@ -77,7 +77,7 @@ def _python_object(reader: Any, tag: str, node: Any) -> Any:
 
 def _trained_in(files: PolicyFiles) -> TrainingEnv:
     arguments, settings = _read(files, _ARGUMENTS), _read(files, _SETTINGS)
-    env, modules = _held(arguments, "env", str), _held(arguments, "gym_packages", list)
+    env, modules = arguments.get("env"), arguments.get("gym_packages") or []
     if not env or len(modules) > 1:
         what = f"the modules {modules}, and an id takes one" if env else "no environment"
         raise _not_again(f"{_ARGUMENTS} has {what}")
@@ -87,27 +87,16 @@ def _trained_in(files: PolicyFiles) -> TrainingEnv:
     wrappers = [_wrapper(entry) for entry in (listed if isinstance(listed, list) else [listed]) if entry]
     if frames := settings.get("frame_stack"):
         wrappers.append((_FRAMES, {"n": frames}))
-    return TrainingEnv(":".join([*map(str, modules), env]), _held(arguments, "env_kwargs", dict), wrappers)
-
-
-def _held(document: Mapping[str, Any], name: str, kind: type) -> Any:
-    """Return a value, an empty one where there is none; PolicyLoadError where it is of another type."""
-    value = document.get(name)
-    if not isinstance(value, kind | None):
-        raise _not_again(f"{name} is no {kind.__name__}, but {value}")
-    return kind() if value is None else value
+    return TrainingEnv(":".join([*modules, env]), dict(arguments.get("env_kwargs") or {}), wrappers)
 
 
 def _wrapper(entry: Any) -> tuple[str, Mapping[str, Any]]:
     """Return SPEC and arguments of a wrapper: `module.Class` in the zoo, or `{module.Class: arguments}`."""
-    if isinstance(entry, dict) and len(entry) == 1:
-        ((entry, kwargs),) = entry.items()
-    else:
-        kwargs = {}
-    if not isinstance(entry, str) or "." not in entry or not isinstance(kwargs, dict):
-        raise _not_again(f"an env_wrapper is no dotted class with arguments, but {entry}, {kwargs}")
-    module, _, name = entry.rpartition(".")
-    return f"{module}:{name}", kwargs
+    name, kwargs = next(iter(entry.items())) if isinstance(entry, dict) else (entry, {})
+    if not isinstance(name, str) or "." not in name:
+        raise _not_again(f"an env_wrapper is no dotted class with arguments, but {entry}")
+    module, _, attribute = name.rpartition(".")
+    return f"{module}:{attribute}", dict(kwargs)
 
 
 def _not_again(reason: str) -> PolicyLoadError:
@@ -130,6 +119,7 @@ ZOO = FileScheme(
     _load,
     {"trust": bool},
     takes_folder=True,
+    needs=NEEDS,
     beside=_beside,
     about=_about,
     trained_in=_trained_in,

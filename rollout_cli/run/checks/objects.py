@@ -190,7 +190,7 @@ def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[A
 def _steps(worker: InspectingWorker) -> Iterator[Finding]:
     """Take some steps, and look at masks, and at actions that a step changes."""
     env, policy, space = worker.env, worker.policy, worker.env_spec.action_space
-    if isinstance(policy, RecordedPolicy):  # It acts in recorded episodes alone.
+    if isinstance(policy.users_own, RecordedPolicy):  # It acts in recorded episodes alone.
         return
     record = SpaceRecorder(space, "the action", "clip").record
     has_masks, seen, over, observation = env.has_wrapper_attr("action_masks"), Counter[str](), True, None
@@ -231,7 +231,7 @@ def _steps(worker: InspectingWorker) -> Iterator[Finding]:
 def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
     """Ask for several actions for one observation: whether the policy draws."""
     policy, answers = worker.policy, []
-    if isinstance(policy, RecordedPolicy):
+    if isinstance(policy.users_own, RecordedPolicy):
         return
     observation, _ = worker.env.reset(seed=0)
     for seed in range(_ANSWERS):

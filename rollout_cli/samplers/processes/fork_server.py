@@ -1,12 +1,13 @@
 """The fork server imports what workers need, forks them, and ends them when the sampler's process dies.
 
-It runs no user code and starts no thread, so it is always there to notice the end of a worker, or of the
-sampler, and to kill a worker with all that its environment started. Nothing here has a name in a file system,
-so nothing is left behind, whoever is killed.
+It runs no user code and starts no thread, so it is there to notice the end of a worker, or of the sampler,
+and to kill a worker with all that its environment started. Nothing here has a name in a file system, so
+nothing is left behind, whoever is killed.
 
-The sampler's process has one for each start method: that of `forkserver` imports ahead, that of `spawn`
-nothing. This module loads neither numpy nor gymnasium: who knows early that workers will come calls
-`running_server` before it imports these.
+The sampler's process has one for each start method: that of `forkserver` imports ahead, also torch where it
+is asked to, in whose two seconds it does nothing else; that of `spawn` imports nothing. This module loads
+neither numpy nor gymnasium: who knows early that workers will come calls `running_server` before it imports
+these.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ RECORD = struct.Struct("<qq")
 
 # A worker's id. With three descriptors it is to be forked, without any to be killed.
 _REQUEST = struct.Struct("<q")
+_TORCH = -1  # In place of an id: torch is to be imported.
 # Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve; "
@@ -98,6 +100,11 @@ class ForkServer:
         except OSError:  # It died, or was closed.
             return False
 
+    def import_torch(self) -> None:
+        """Import torch before the next worker is forked, so that no worker spends seconds on it."""
+        with contextlib.suppress(ConnectionError):  # As below.
+            self._control.sendall(_REQUEST.pack(_TORCH))
+
     def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
         """Fork a worker, under a new id, from copies of the descriptors of its channel and crash box.
 
@@ -112,6 +119,11 @@ class ForkServer:
         """Kill a worker and what its environment started; a worker that has ended is no error."""
         with contextlib.suppress(OSError):  # The server has died, or was closed since.
             self._control.sendall(_REQUEST.pack(worker_id))
+
+    def abandon(self) -> None:
+        """Kill a server that does not fork, since an import takes long; this kills none of its workers."""
+        self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """End the server, and with it all its workers."""
@@ -201,7 +213,11 @@ class Server:
         if not request:
             return False
         (worker_id,) = _REQUEST.unpack(request)
-        if descriptors:
+        if worker_id == _TORCH:
+            # Where that fails, it fails again in the worker, as above.
+            with contextlib.suppress(Exception):
+                import torch  # noqa: F401, PLC0415 - only some policies need it
+        elif descriptors:
             self.fork(worker_id, *descriptors)
         elif worker_id in self._workers:
             kill_group(self._workers[worker_id][0])

@@ -20,8 +20,8 @@ import cloudpickle
 from rollout_cli.errors import WorkerError
 from rollout_cli.loading import first_line, one_line
 from rollout_cli.memory import ReusedMemory
-from rollout_cli.samplers.messages import Exit, ToSampler, ToWorker
-from rollout_cli.samplers.pool import Died, Event, Pool
+from rollout_cli.samplers.messages import Exit, Started, ToSampler, ToWorker
+from rollout_cli.samplers.pool import WAIT_SECONDS, Died, Event, Pool
 from rollout_cli.samplers.processes.channel import Channel
 from rollout_cli.samplers.processes.crash_box import how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.processes.fork_server import (
@@ -80,6 +80,9 @@ class _Process:
             kill_group(self.pid)
 
     def release(self) -> None:
+        """Let go of it; kill it where its server has ended, and so cannot."""
+        if self.end and self.end[0] == Status.LOST:
+            self.kill()
         for part in (self.channel, self.box, self.status):
             part.close()
 
@@ -97,12 +100,8 @@ class ProcessPool:
         self._memory = ReusedMemory()
         try:
             self._selector = selectors.DefaultSelector()
-            self._woken, self._waker = socket.socketpair()
         except OSError as error:
             raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
-        for end in (self._woken, self._waker):
-            end.settimeout(0)
-        self._selector.register(self._woken, selectors.EVENT_READ)
 
     def start(self, worker: int) -> None:
         """Start a worker; its process comes later. One that the system refuses is a `Died` event."""
@@ -116,16 +115,12 @@ class ProcessPool:
         if process is not None:
             self._send(process, command)
 
-    def wait(self, timeout: float | None) -> list[Event]:
+    def wait(self) -> list[Event]:
         events: list[Event] = []
         ended = []
-        ticks = (process.watch.tick for process in self._processes.values())
-        patience = min((limit for limit in (timeout, *ticks) if limit is not None), default=None)
-        for key, ready in self._selector.select(patience):
-            process: _Process | None = key.data
-            if process is None:
-                self._woken.recv(1 << 12)
-            elif key.fileobj is process.status:
+        for key, ready in self._selector.select(WAIT_SECONDS):
+            process: _Process = key.data
+            if key.fileobj is process.status:
                 process.read_status()
                 ended += [process] if process.end else []
             else:
@@ -133,17 +128,17 @@ class ProcessPool:
                 events += self._messages(process, _MESSAGES_A_TURN if ready & selectors.EVENT_READ else 0)
         for process in ended:
             events += [*self._messages(process, None), self._reap(process)]
-        self._kill_overdue()
+        if self._rules.has_time_out:
+            self._kill_overdue()
         return events
-
-    def wake(self) -> None:
-        with contextlib.suppress(OSError):  # It is full of earlier calls, or the pool was closed.
-            self._waker.send(b"w")
 
     def close(self) -> None:
         for process in self._processes.values():
             self._send(process, Exit())
         self._await_ends(EXIT_SECONDS)
+        for process in self._processes.values():
+            if process.pid is None and not process.end:  # On a slow disk, an import takes minutes.
+                process.server.abandon()
         for process in self._processes.values():
             process.kill()
         self._await_ends(None)
@@ -151,8 +146,6 @@ class ProcessPool:
             process.release()
         self._processes.clear()
         self._selector.close()
-        self._woken.close()
-        self._waker.close()
 
     # -- starting ----------------------------------------------------------------------------------
 
@@ -206,6 +199,8 @@ class ProcessPool:
                 if not isinstance(error, EOFError):
                     process.kill(f"sent something that is no message ({first_line(error)})")
                 return
+            if isinstance(message, Started):  # A number that ran before runs anew.
+                process.watch = Watch(self._rules)
             yield message
 
     def _silence(self, process: _Process) -> None:
@@ -217,7 +212,7 @@ class ProcessPool:
 
     def _kill_overdue(self) -> None:
         for process in self._processes.values():
-            if process.watch.tick is not None and not process.killed:
+            if not process.killed:
                 overdue = process.watch.look(read_notes(process.box), _clock())
                 if overdue is not None:
                     reason, process.late = overdue
@@ -228,8 +223,6 @@ class ProcessPool:
         del self._processes[process.worker]
         self._silence(process)
         self._selector.unregister(process.status)
-        if process.end and process.end[0] == Status.LOST:
-            process.kill()  # Its server has ended, and so did not.
         death = _death(process)
         process.release()
         return death

@@ -12,13 +12,16 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
-from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, for_transport
+from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, in_order
+from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import InternalError, WorkerError
-from rollout_cli.samplers.messages import Batch, Failed, Start, ToWorker, Update
+from rollout_cli.pins import PinnedFile, agreed
+from rollout_cli.samplers.messages import Batch, Failed, Reported, Start, Started, ToWorker, Update
 from rollout_cli.samplers.pool import Event
 from rollout_cli.samplers.ray import load_ray
 from rollout_cli.samplers.worker_loop import WorkerLoop, take_turn
 from rollout_cli.samplers.worker_setup import WorkerSetup
+from rollout_cli.seeding.seeds import BorrowedGenerators
 
 TURN_SECONDS = 0.1
 
@@ -71,22 +74,11 @@ def _new_loop(setup: WorkerSetup, turn_seconds: float) -> WorkerLoop:
     )
 
 
-def packed_numbers(numbers: Any) -> Any:
-    """Return the differences of numbers, int64 (N,): where these rise by one, they compress very well."""
-    return np.diff(numbers, prepend=0)
-
-
-def unpacked_numbers(light: ChunkRef) -> ChunkRef:
-    """Return a reference with the numbers that were packed."""
-    return replace(light, numbers=np.cumsum(light.numbers))
-
-
 def _reference(chunk: Any) -> ChunkRef:
     return ChunkRef(
-        numbers=packed_numbers(chunk.numbers),
+        numbers=chunk.numbers,
         lengths=chunk.lengths,
         variable_bytes=chunk.variable_bytes,
-        part=chunk.part,
         n_bytes=chunk.n_bytes,
         source=_unknown,
         whole_sum=chunk.return_sum,
@@ -123,15 +115,16 @@ class Stored:
     place: int
     recipe: Any  # The reference to a Recipe.
     numbers: tuple[range, ...]
-    n_steps: int
-    part: int | None
+    lengths: Array
+    files: tuple[PinnedFile, ...] = ()  # That its worker had read.
 
     def __call__(self) -> Chunk:
         ray = load_ray()
         try:
             chunk: Chunk = ray.get(self.objects)[self.place]
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
-            chunk = self._run_again(ray.get(self.recipe))
+            with BorrowedGenerators():  # This may be the caller's process.
+                chunk = self._run_again(ray.get(self.recipe))
         return chunk
 
     def _run_again(self, recipe: Recipe) -> Chunk:
@@ -146,10 +139,11 @@ class Stored:
         for message in messages:
             if isinstance(message, Failed):
                 raise message.error
-        chunk = concatenate([message.chunk.load() for message in messages if isinstance(message, Batch)])
-        if self.part is not None:
-            chunk = for_transport(chunk)[self.part]
-        if chunk.n_steps != self.n_steps:
+            if isinstance(message, Started | Reported):
+                agreed(self.files, message.report.files)
+        chunks = [message.chunk.load() for message in messages if isinstance(message, Batch)]
+        chunk = in_order(concatenate(chunks))  # An episode that took long came after higher numbers.
+        if not np.array_equal(chunk.lengths, self.lengths):
             raise WorkerError(
                 f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost "
                 "with a node of the cluster, and had other lengths when they were run again",

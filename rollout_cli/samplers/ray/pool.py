@@ -26,12 +26,23 @@ from rollout_cli.cores import usable_cores
 from rollout_cli.episodes.chunk import ChunkRef
 from rollout_cli.errors import UsageError, WorkerError
 from rollout_cli.loading import first_line
+from rollout_cli.pins import PinnedFile, agreed
 from rollout_cli.samplers.leases import LeaseSize
-from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, ToWorker, Update
+from rollout_cli.samplers.messages import (
+    Batch,
+    Continue,
+    Exit,
+    Failed,
+    Reported,
+    Start,
+    Started,
+    ToWorker,
+    Update,
+)
 from rollout_cli.samplers.plan import contiguous_ranges
-from rollout_cli.samplers.pool import Died, Event, Pool, Result, SegmentRunner, Warn
+from rollout_cli.samplers.pool import WAIT_SECONDS, Died, Event, Pool, Result, SegmentRunner, Warn
 from rollout_cli.samplers.ray import INSTALL_HINT, load_ray
-from rollout_cli.samplers.ray.actor import TURN_SECONDS, Actor, Recipe, Stored, unpacked, unpacked_numbers
+from rollout_cli.samplers.ray.actor import TURN_SECONDS, Actor, Recipe, Stored, unpacked
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Notes, Supervision, Watch
 from rollout_cli.samplers.updates import UpdateLog
@@ -50,7 +61,6 @@ PLACE_SECONDS = 20.0
 _CONNECT_SECONDS = 10.0
 _TRIES = 4
 _TURNS_AHEAD = 2
-_LOOK_SECONDS = 0.1  # How long a call of the pool is noticed at the latest.
 _clock = time.monotonic
 
 
@@ -64,6 +74,7 @@ class _Handle:
     setup: WorkerSetup
     turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to reply and chunks of each.
     recipe: Any = None  # The reference to the Recipe of what it runs.
+    files: tuple[PinnedFile, ...] = ()  # That it has read since its last build or update.
     starting: bool = True
     n_replies: int = 0
     numbers: tuple[int, ...] = ()  # Those that ran at its last reply, or the first that it was leased.
@@ -87,10 +98,8 @@ class RayPool:
         self._turn_seconds = turn_seconds(factory.n_workers)
         self._actor_class = self._ray.remote(**resources)(Actor)
         self._handles: dict[int, _Handle] = {}
-        # Of this generation, by the identities of their parts, updates and the references to them.
-        self._put_before: dict[Any, tuple[tuple[Update, ...], Any]] = {}
+        self._put_before: dict[tuple[Update, ...], Any] = {}  # References to updates of this generation.
         self._generation = 0
-        self._woken = threading.Event()
 
     def start(self, worker: int) -> None:
         setup = WorkerSetup.of(worker, f"worker:{worker}", self._factory)
@@ -107,6 +116,8 @@ class RayPool:
         arguments: list[Any] = [[command]]
         if isinstance(command, Start):
             handle.starting = True
+            if command.rebuild or command.updates:
+                handle.files = ()
             if command.generation != self._generation:
                 self._generation = command.generation
                 self._put_before.clear()
@@ -117,19 +128,12 @@ class RayPool:
             handle.numbers = handle.numbers or (command.lease[0].start,)
         handle.turns.append(self._turn(handle, *arguments))
 
-    def wait(self, timeout: float | None) -> list[Event]:
-        ends_at = math.inf if timeout is None else _clock() + timeout
-        while True:
-            self._check_connection()
-            events = self._take_replies(max(0.0, min(_LOOK_SECONDS, ends_at - _clock())))
+    def wait(self) -> list[Event]:
+        self._check_connection()
+        events = self._take_replies()
+        if self._rules.has_time_out:
             self._kill_overdue()
-            events += self._waiting()
-            if events or self._woken.is_set() or _clock() >= ends_at:
-                self._woken.clear()
-                return events
-
-    def wake(self) -> None:
-        self._woken.set()
+        return events + self._waiting()
 
     def close(self) -> None:
         if self._handles and _session(self._ray) == self._session:
@@ -154,21 +158,19 @@ class RayPool:
 
     def _put(self, updates: tuple[Update, ...]) -> Any:
         """Return the reference to updates, which are in the store once for all workers that get the same."""
-        key = tuple((id(update.agent), id(update.env)) for update in updates)
-        if key not in self._put_before:
-            # Their bytes are kept as well, so that no others get their ids.
-            self._put_before[key] = updates, self._ray.put(updates)
-        return self._put_before[key][1]
+        if updates not in self._put_before:
+            self._put_before[updates] = self._ray.put(updates)
+        return self._put_before[updates]
 
-    def _take_replies(self, seconds: float) -> list[Event]:
-        """Return what the replies say that have come; where there are none, wait for one, at most so long."""
+    def _take_replies(self) -> list[Event]:
+        """Return what the replies say that have come; where there are none, wait for one."""
         first = {handle.turns[0][0]: handle for handle in self._handles.values() if handle.turns}
         if not first:
-            self._woken.wait(seconds)
+            time.sleep(WAIT_SECONDS)
             return []
         ready, _ = self._ray.wait(list(first), num_returns=len(first), timeout=0, fetch_local=False)
         if not ready:
-            ready, _ = self._ray.wait(list(first), num_returns=1, timeout=seconds, fetch_local=False)
+            ready, _ = self._ray.wait(list(first), num_returns=1, timeout=WAIT_SECONDS, fetch_local=False)
         return [event for reference in ready for event in self._events(first[reference])]
 
     def _events(self, handle: _Handle) -> Iterator[Event]:
@@ -193,20 +195,23 @@ class RayPool:
             if isinstance(event, Died):
                 self._ray.kill(handle.actor)
                 del self._handles[handle.worker]
+            if isinstance(event, Started):  # A number that ran before runs anew.
+                handle.watch = Watch(self._rules)
+            if isinstance(event, Started | Reported) and event.generation == self._generation:
+                handle.files = agreed(handle.files, event.report.files)
             handle.starting = handle.starting and not isinstance(event, Started | Failed)
             yield event
         while not reply.idle and len(handle.turns) < _TURNS_AHEAD:
             handle.turns.append(self._turn(handle, []))
 
     def _stored(self, handle: _Handle, light: ChunkRef, objects: Any, place: int) -> ChunkRef:
-        whole = unpacked_numbers(light)
-        ranges, part = tuple(contiguous_ranges(whole.numbers)), light.part.index if light.part else None
-        source = Stored(objects, place, handle.recipe, ranges, light.n_steps, part)
-        return replace(whole, source=source)
+        ranges = tuple(contiguous_ranges(light.numbers))
+        source = Stored(objects, place, handle.recipe, ranges, light.lengths, handle.files)
+        return replace(light, source=source)
 
     def _kill_overdue(self) -> None:
         for handle in self._handles.values():
-            if handle.watch.tick is not None and not handle.killed:
+            if not handle.killed:
                 busy = bool(handle.turns) and not handle.starting
                 overdue = handle.watch.look(Notes(handle.n_replies, busy, handle.numbers), _clock())
                 if overdue is not None:
@@ -267,6 +272,8 @@ class RaySampler(Sampler):
         UsageError: If Ray is not installed, or the cluster is too small.
         WorkerError: If there is no cluster at `address`.
     """
+
+    _buffer_bytes = 16 << 30  # They lie in the cluster's store.
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.episodes.chunk import Chunk, concatenate, in_order
 from rollout_cli.episodes.infos import InfoTable, tabulate
 from rollout_cli.episodes.spaces import Array, Leaf
 from rollout_cli.workers.batches import InfoKey, batch_columns, info_table
@@ -270,10 +270,3 @@ def _infos(steps: Columns, group: InfoGroup) -> InfoTable:
     return info_table(
         len(steps.leaves[-1]), {key: ring for (whose, key), ring in steps.infos.items() if whose == group}
     )
-
-
-def in_order(chunk: Chunk) -> Chunk:
-    """Return a chunk's episodes in the order of their numbers."""
-    order = np.argsort(chunk.numbers)
-    runs = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
-    return concatenate([chunk.episodes(int(run[0]), int(run[-1]) + 1) for run in runs])

@@ -227,22 +227,18 @@ class NativeEngine:
 
     def fail(self, error: BaseException) -> None:
         # With none at work, an environment that resets its rows itself failed on the way to the next one.
-        numbers, step = self.running_numbers or tuple(self._queue.lowest[:1]), self._buffer.step
-        place = rows_place(self._worker.worker_number, numbers, self._n_rows, step)
+        numbers = self.running_numbers or tuple(self._queue.lowest[:1])
+        place = rows_place(self._worker.worker_number, numbers, self._n_rows)
         if isinstance(error, BadValueError) and error.row is not None:
             numbers = (int(self._running.number[error.row]),)
             seed = int(self._running.seed[error.row])
-            n_steps = step - int(self._running.start[error.row])
+            n_steps = self._buffer.step - int(self._running.start[error.row])
             place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
         self.forget(NO_NUMBER)
         self._is_begun = False
         blame(self._where, error, place, numbers)
 
     # -- what a worker asks ----------------------------------------------------------------------------------
-
-    @property
-    def n_steps(self) -> int:
-        return self._buffer.step
 
     @property
     def finished_rows(self) -> int:

@@ -25,7 +25,6 @@ FRAME_BYTES = 1 << 12
 """From so many bytes a sample is copied to its place in one array, and not to bytes first."""
 
 _FEW_NUMBERS = 4_096  # A Discrete of at most so many values has a table of them.
-_MOST_UNPACKED = 1_024  # Steps of a running episode that are kept as objects of their own.
 
 
 class Column:
@@ -33,7 +32,7 @@ class Column:
 
     Attributes:
         leaf: The leaf.
-        samples: Bytes, integers or texts in a list, or frames in one array; a slice of it is a piece.
+        samples: Integers or texts in a list, frames in one array, or the bytes of all others in one row.
     """
 
     def __init__(self, leaf: Leaf, name: str) -> None:
@@ -42,28 +41,31 @@ class Column:
         # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of
         # `==`.
         self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
-        self._has_bytes = leaf.kind not in ("discrete", "text") and leaf.row_bytes < FRAME_BYTES
-        self.samples: Any = Frames(self._dtype, leaf.shape) if leaf.row_bytes >= FRAME_BYTES else []
+        self.samples: Any = [] if leaf.kind in ("discrete", "text") else bytearray()
+        self._width = leaf.row_bytes if isinstance(self.samples, bytearray) else 1  # Places a sample.
+        if leaf.row_bytes >= FRAME_BYTES:
+            self.samples, self._width = Frames(self._dtype, leaf.shape), 1
 
-    def pack(self) -> None:
-        """Keep the samples of a long episode in a fifth of the memory, all but the last."""
-        if self._has_bytes and len(self.samples) > _MOST_UNPACKED:
-            self.samples[:-1] = [b"".join(self.samples[:-1])]
+    def cut(self, start: int | None, stop: int | None) -> Any:
+        """Return a copy or view of samples `start` to `stop - 1`: a piece, as `joined` takes it."""
+        width = self._width
+        return self.samples[start and start * width : stop and stop * width]
 
     def joined(self, pieces: Sequence[Any], count: int) -> Array:
         """Return pieces of any columns of this leaf, `count` samples in all, as one array (count, *shape)."""
-        if self._has_bytes:
-            # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
-            samples: Any = np.frombuffer(bytearray().join(chain.from_iterable(pieces)), self._dtype)
-        elif isinstance(self.samples, Frames):
-            samples = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        else:
+        if isinstance(self.samples, Frames):
+            samples: Any = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        elif isinstance(self.samples, list):
             samples = np.array([*chain.from_iterable(pieces)], self._dtype)
+        else:
+            # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
+            samples = np.frombuffer(bytearray().join(pieces), self._dtype)
         return np.asarray(samples.reshape(count, *self.leaf.shape))
 
     def recording(self) -> Record:
         """Return the function that appends one sample, and returns it as its space has it."""
-        append, convert, integer, ndarray = self.samples.append, self._converted, self._integer, np.ndarray
+        samples, convert, integer, ndarray = self.samples, self._converted, self._integer, np.ndarray
+        append: Any = samples.extend if isinstance(samples, bytearray) else samples.append
         dtype, shape, name, space = self._dtype, self.leaf.shape, self._name, self.leaf.space
 
         def record_bytes(value: Any) -> Any:
@@ -79,7 +81,10 @@ class Column:
             return value
 
         def record_integer(value: Any) -> Any:
-            append(value if type(value) is int else integer(value))
+            number = value if type(value) is int else integer(value)
+            if not -(2**63) <= number < 2**63:
+                raise self._refusal(value)
+            append(number)
             return value
 
         def record_text(value: Any) -> Any:
@@ -87,7 +92,7 @@ class Column:
             return value
 
         records = {"discrete": record_integer, "text": record_text}
-        return records.get(self.leaf.kind, record_bytes if self._has_bytes else record_frame)
+        return records.get(self.leaf.kind, record_frame if isinstance(samples, Frames) else record_bytes)
 
     def recording_actions(self, rule: OnInvalidAction) -> Record:
         """Return the function that appends one sample before the environment gets what it returns."""
@@ -135,7 +140,10 @@ class Column:
         if numbers.shape != self.leaf.shape or not np.can_cast(numbers.dtype, self._dtype, "same_kind"):
             raise self._refusal(value)
         with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
-            return np.asarray(numbers, self._dtype)
+            converted = np.asarray(numbers, self._dtype)
+        if self._dtype.kind in "iu" and not np.array_equal(converted, numbers):
+            raise self._refusal(value)  # It has no room in the type, and would become another number.
+        return converted
 
     def _integer(self, value: Any) -> int:
         """Return Python's integer of a number or of numpy's bool, as comparisons of numpy values give."""

@@ -127,17 +127,13 @@ class PythonRows:
     scope: Literal["any", "n_envs"] = "any"
 
     def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
-        self._root, self._worker, self._queue, self._limit = (
-            setting.root,
-            setting.worker,
-            setting.queue,
-            setting.limit,
-        )
+        self._root, self._worker = setting.root, setting.worker
+        self._queue, self._limit = setting.queue, setting.limit
         self._policy, self._spec = setting.policy, setting.worker.env_spec
         self._crash_box = setting.worker.crash_box
         self._envs, self._updates = envs, updates
         self._acting = f"policy.{self._policy.methods[0 if self.in_turn else 1]}"
-        self.n_steps = self.finished_rows = 0
+        self.finished_rows = 0
         self._ended: list[EndedEpisode] = []
         recorders = [EpisodeRecorder(self._spec, setting.rule) for _ in envs]
         self.row_bytes = recorders[0].row_bytes
@@ -226,10 +222,6 @@ class PythonRows:
         if row.number != NO_NUMBER:
             self._note(row, NO_NUMBER)
 
-    def _pack(self) -> None:
-        for row in self._rows:
-            row.recorder.pack()
-
     # -- what a worker asks ----------------------------------------------------------------------------------
 
     @property
@@ -260,7 +252,7 @@ class PythonRows:
             numbers = (row.number,)
             place = episode_place(worker_number, row.number, row.seed, len(row.recorder.rewards))
         else:
-            place = rows_place(worker_number, numbers, len(self._rows), self.n_steps)
+            place = rows_place(worker_number, numbers, len(self._rows))
         where = self._where if row is None else row.where
         for each in self._rows:
             self._rest(each)

@@ -26,13 +26,10 @@ class RowsInTurn(PythonRows):
         self._begin_next()
 
     def step(self) -> bool:
-        row = self._run(-math.inf)
-        self.n_steps += 1
-        return row.number == NO_NUMBER
+        return self._run(-math.inf).number == NO_NUMBER
 
     def run(self, deadline: float) -> None:
         self._run(deadline)
-        self._pack()
 
     def _run(self, deadline: float) -> Row:
         """Step until the deadline, and return the row that ran last.
@@ -105,7 +102,7 @@ class TrialRows(RowsInTurn):
                 for earlier in before:
                     # Where one fails, that is a failure of `number`.
                     super()._begin(row, number, earlier)
-                    while not self._worker.step_episode():
+                    while not self.step():
                         self._crash_box.step()
             finally:
                 self._is_recorded = True

@@ -52,17 +52,12 @@ class SpaceRecorder:
 
     def cut(self, start: int | None = None, stop: int | None = None) -> Pieces:
         """Return samples `start` to `stop - 1` as `joined` takes them; negative places count from the end."""
-        return tuple([column.samples[start:stop] for column in self.columns])
+        return tuple([column.cut(start, stop) for column in self.columns])
 
     def clear(self) -> None:
         """Remove all samples."""
         for column in self.columns:
             column.samples.clear()
-
-    def pack(self) -> None:
-        """Keep the samples of a long episode in less memory."""
-        for column in self.columns:
-            column.pack()
 
     def joined(self, pieces: Sequence[Pieces], count: int) -> tuple[Array, ...]:
         """Return `count` samples cut from any episodes, as one array (count, *leaf.shape) a leaf."""
@@ -160,11 +155,6 @@ class EpisodeRecorder:
         del self.rewards[:]
         self.env_infos.clear()
         self.agent_infos.clear()
-
-    def pack(self) -> None:
-        """Keep a long episode in less memory."""
-        self.observations.pack()
-        self.actions.pack()
 
     def chunk(self, episodes: Sequence[EndedEpisode], worker_number: int) -> Chunk:
         """Return episodes of any rows of these spaces as a chunk."""

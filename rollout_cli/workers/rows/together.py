@@ -54,7 +54,6 @@ class RowsTogether(PythonRows):
             self._step()
             if clock() >= deadline:
                 break
-        self._pack()
 
     def _step(self) -> None:
         """Step every row: observations are recorded before the policy sees them, actions before the env."""
@@ -74,7 +73,6 @@ class RowsTogether(PythonRows):
             self._row = row
             self._end(row)
             self._rest(row)
-        self.n_steps += 1
         if over:
             self._begin(over)
 
@@ -82,7 +80,8 @@ class RowsTogether(PythonRows):
         """Return the observations to act on, a tree of arrays (n, *shape)."""
         count = len(self._rows)
         last = [
-            columns[0].joined([column.samples[-1:] for column in columns], count) for columns in self._columns
+            columns[0].joined([column.cut(-1, None) for column in columns], count)
+            for columns in self._columns
         ]
         return self._observations.tree(last)
 
