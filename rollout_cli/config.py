@@ -7,6 +7,7 @@ for a number.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -281,8 +282,8 @@ class CollectConfig:
             raise ConfigError(f"command must be 'collect' or 'exact', got {self.command!r}")
         for name, option in OPTIONS.items():
             object.__setattr__(self, name, option.read(getattr(self, name), name))
-        # A folder may name an environment: `completed` of a run reads it.
-        if self.env is None and not Path(self.policy.rpartition(":")[2]).is_dir():
+        # A folder may name an environment: `completed` of a run reads it. A SPEC may be too long for a path.
+        if self.env is None and not os.path.isdir(self.policy.rpartition(":")[2]):  # noqa: PTH112
             object.__setattr__(self, "env", DEFAULT_ENV)
         if self.output == _UNSET_OUTPUT and self.env is not None:
             object.__setattr__(self, "output", default_output(self.env, datetime.now(UTC)))

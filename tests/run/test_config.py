@@ -40,6 +40,12 @@ def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> ConfigErr
     return caught.value
 
 
+def test_a_policy_may_be_longer_than_a_name_of_a_file_can_be() -> None:
+    """Whether it names a folder, which may name an environment, is asked of the system."""
+    spec = f"constant:[{', '.join(100 * ['0.5'])}]"
+    assert "CartPole-v1" == from_flags({"policy": spec, "timesteps": 1}).env
+
+
 # -- declarations ------------------------------------------------------------------------------------------------------
 
 
