@@ -195,7 +195,8 @@ def test_integers_without_room_are_refused(kind: str, space: Any, good: Any, bad
         def observe(self) -> Any:
             return bad if self._position == 1 and self.length == 3 else good
 
-    with pytest.raises(EnvError, match=r"^env\.step: the observation is .*, expected u?int") as caught:
+    refused = r"^env\.step: the observation (is .*, expected|has numbers for which) u?int"
+    with pytest.raises(EnvError, match=refused) as caught:
         run(make(kind, Large, lambda spec: lambda seen: 0), range(20))
     (number,) = caught.value.episodes
     chunk = run(make(kind, Large, lambda spec: lambda seen: 0), range(number))
@@ -220,7 +221,7 @@ def test_actions_without_room_are_refused(kind: str) -> None:
             return np.full((len(seen), 2), 300), {}
 
     for rule in ("error", "warn"):
-        with pytest.raises(PolicyError, match=r"int64\(2,\), expected int8|for which int8 has no room"):
+        with pytest.raises(PolicyError, match="for which int8 has no room"):
             run(make(kind, Pushed, lambda spec: Far(), rules=EpisodeRules(invalid_action=rule)), range(3))
 
 

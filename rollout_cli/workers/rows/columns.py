@@ -142,7 +142,9 @@ class Column:
         with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
             converted = np.asarray(numbers, self._dtype)
         if self._dtype.kind in "iu" and not np.array_equal(converted, numbers):
-            raise self._refusal(value)  # It has no room in the type, and would become another number.
+            raise BadValueError(
+                f"{self._name} has numbers for which {self._dtype} has no room, of {self.leaf.space}"
+            )
         return converted
 
     def _integer(self, value: Any) -> int:
