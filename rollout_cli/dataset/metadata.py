@@ -228,10 +228,13 @@ class DatasetBuild:
         with self._committing(self):
             files, root = self.settings.files, self.settings.root
             written = self._write_segment(self.settings, job)
-            for source, target in zip(job.segment.temporary(root), job.segment.paths(root), strict=True):
-                if source != target:
-                    files.move(source, target)
+            (data, meta), (data_path, meta_path) = job.segment.temporary(root), job.segment.paths(root)
+            if data != data_path:
+                files.move(data, data_path)
+                files.rename(meta, meta_path)
+            # With its name it is committed, even where the disk cannot say that the name is safe.
             self.segments[job.segment] = written
+            files.sync(meta_path.parent)
         return written
 
     def next_numbers(self) -> list[int]:

@@ -72,10 +72,14 @@ class FileStore:
 
     def move(self, source: Path, target: Path) -> None:
         """Rename `source`, into a new folder if need be; once this returns, the new name survives a crash."""
+        self.rename(source, target)
+        self.sync(target.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename `source`, into a new folder if need be; the new name may not survive a crash."""
         self.make_folder(target.parent)
         with self.operation("rename", target):
             source.replace(target)
-        self.sync(target.parent)
 
     def sync(self, path: Path) -> None:
         """Bring a file, or the names in a folder, to the disk."""

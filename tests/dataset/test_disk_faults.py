@@ -82,6 +82,21 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: P
     assert {"write", "fsync", "rename"} <= kinds
 
 
+def test_a_commit_whose_name_may_not_be_safe_is_counted(tmp_path: Path) -> None:
+    """The file has its name and is read, whatever the disk says of its folder: info.json states it."""
+    tried = operations(tmp_path / "counted", flush=True)
+    synced = [
+        at for at, (name, path) in enumerate(tried) if name == "fsync" and path.match("meta/episodes/*")
+    ]
+    assert len(synced) > 3
+    for at in synced[1:3]:
+        path = tmp_path / f"d{at}"
+        with pytest.raises(StorageError, match="No space left"):
+            write_dataset(path, CHUNKS, limits=SMALL, flush=True, files=FailingFiles(at))
+        assert numbers_of(path)
+        assert [] == verify_dataset(path).faults
+
+
 def test_an_error_of_a_write_is_raised_by_a_later_call_and_commits_nothing_after_it(tmp_path: Path) -> None:
     files = FailingFiles(40, for_good=True)
     with open_writer(tmp_path / "d", limits=SMALL, files=files) as writer:
