@@ -280,8 +280,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
             if sampler.report is not report:
                 report = sampler.report
                 writer.record(**state.history({"files": pins.record(report.files)}))
-        if tally.failure is None:
-            tally.skipped |= sampler.skipped
+        tally.skipped |= sampler.skipped
     writer.check()
     tally.seconds = time.monotonic() - began_at + ahead
     totals = {name: state.totals[name] + getattr(tally, name) for name in state.totals}

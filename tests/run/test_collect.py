@@ -26,6 +26,7 @@ from rollout_cli.run import provenance
 from rollout_cli.run.collect import CollectResult, collect
 from rollout_cli.run.resume import recorded_options
 from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of, set_source, source_of
 from tests.helpers.projects import project, write_module
 
@@ -242,6 +243,24 @@ def test_skipped_episodes_are_listed(tmp_path: Path) -> None:
     assert all("the simulator is broken" in episode["reason"] for episode in skipped["episodes"])
     assert [4, 2] == [reports.counted[0], reports.counted[2]]
     assert [0, 1, 4, 5] == numbers_of(tmp_path / "out")
+
+
+def test_a_failure_keeps_the_reasons_of_skipped_episodes(tmp_path: Path) -> None:
+    """Nobody could tell those episodes later from the ones that were rejected."""
+    kwargs = {"what": "raise", "episodes": [env_seed(7, 2)]}
+    # The name of an info that no episode has is an error when all have ended.
+    keep = f"seed != {env_seed(7, 0)} or env_info.nothing == 1"
+    with pytest.raises(UsageError, match=r"no column 'env_info\.nothing'"):
+        run(
+            tmp_path / "out",
+            episodes=EpisodeRange(0, 4),
+            env_kwargs=kwargs,
+            on_env_error="skip",
+            keep=keep,
+        )
+    source = source_of(tmp_path / "out")
+    assert [2] == [episode["episode_number"] for episode in source["skipped"]["episodes"]]
+    assert {"kept": 4, "run": 5, "rejected": 1}.items() <= source["acceptance"].items()
 
 
 def test_nothing_but_skipped_episodes_is_an_error(tmp_path: Path) -> None:
