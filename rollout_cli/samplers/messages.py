@@ -39,6 +39,7 @@ class Update:
 
     agent: bytes | None = None  # A policy or parameters; None for no change.
     env: bytes | None = None  # An environment or EnvUpdate.
+    is_policy: bool = False  # Whether `agent` is a policy: the one before need not fit the environment.
 
 
 @dataclass(frozen=True, slots=True)

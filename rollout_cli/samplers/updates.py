@@ -50,8 +50,8 @@ class UpdateLog:
         for worker, update in enumerate(updates):
             if update.agent is not None:
                 # Parameters replace earlier parameters; a whole policy replaces everything.
-                is_whole = not isinstance(agents[worker], dict | tuple | np.ndarray)
-                self._agents[worker] = [update.agent] if is_whole else [self._agents[worker][0], update.agent]
+                before = [] if update.is_policy else self._agents[worker][:1]
+                self._agents[worker] = [*before, update.agent]
             if update.env is not None:
                 builds_on = any(
                     isinstance(row, EnvUpdate) and not row.replaces_env for row in _rows(envs[worker])
@@ -60,20 +60,24 @@ class UpdateLog:
         return updates
 
     def history(self, worker: int) -> tuple[Update, ...]:
-        """Return all updates to apply to a new worker, in order: those of the environment first."""
-        (agent, *agents), (env, *envs) = self._agents[worker], self._envs[worker]
+        """Return all updates to apply to a new worker, in order: those of the environment first.
+
+        The policy need not fit any but the last environment.
+        """
+        (agent, *agents), (*envs, env) = self._agents[worker], self._envs[worker]
         return (
-            Update(agent, env),
             *(Update(env=env) for env in envs),
+            Update(agent, env),
             *(Update(agent=agent) for agent in agents),
         )
 
 
 def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
-    pairs = zip(
-        _pickled(agents, "policy", PolicyLoadError), _pickled(envs, "environment", EnvLoadError), strict=True
-    )
-    return [Update(*pair) for pair in pairs]
+    are_policies = [
+        agent is not None and not isinstance(agent, dict | tuple | np.ndarray) for agent in agents
+    ]
+    pickled = _pickled(agents, "policy", PolicyLoadError), _pickled(envs, "environment", EnvLoadError)
+    return list(map(Update, *pickled, are_policies))
 
 
 def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[bytes | None]:

@@ -166,6 +166,8 @@ class WorkerLoop:
             self._watch = None if self._factory.pins is None else FileWatch(self._factory.pins)
         worker.salt = start.salt
         for update in start.updates:
+            if update.is_policy:
+                worker.forget_agent()
             worker.update_env(_unpickled(update.env, "environment", EnvLoadError))
             worker.update_agent(_unpickled(update.agent, "policy", PolicyLoadError))
         if self._owns_process:

@@ -59,6 +59,10 @@ class PolicyHolder:
         with reporting(PolicyError, "policy.set_param_values raised", hint=hint):
             self.policy.set_param_values(agent_update)
 
+    def forget(self) -> None:
+        """Let go of the policy."""
+        self._given = self.policy = None
+
     def adapt(self, env_spec: EnvSpec, envs: Sequence[Any]) -> AdaptedPolicy | None:
         """Return the policy, ready for these spaces, where there is one; PolicyLoadError if it cannot be.
 

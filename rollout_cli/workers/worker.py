@@ -218,6 +218,11 @@ class Worker(abc.ABC):
             self._holder.update(agent_update)
             self._make_ready()
 
+    def forget_agent(self) -> None:
+        """Let go of the policy, for another one comes with the next environment, or after it."""
+        self._forget()
+        self._holder.forget()
+
     @abc.abstractmethod
     def _new_engine(self, setting: Setting) -> Engine:
         """Return the engine for the policy and the environments."""

@@ -20,6 +20,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
+from rollout_cli.envs.updates import EnvUpdate
+from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import (
     EnvError,
@@ -133,6 +135,61 @@ def test_a_worker_that_is_built_again_does_not_repeat_itself() -> None:
         chunks = list(sampler.stream(Episodes(0, 4)))
     assert [0, 1, 2, 3] == numbers_of(chunks)
     assert 2 == len(builds) == len(set(builds))
+
+
+# -- updates of both ---------------------------------------------------------------------------------------------------
+
+
+class Wide(EnvUpdate):
+    """Changes the environment to one of another space."""
+
+    def __call__(self, old_env: Any = None) -> Any:
+        env = Env()
+        env.observation_space = spaces.Box(0, 200, (1,), np.float64)
+        return env
+
+
+class Fitting:
+    """Fits the observations of `Env`, and has a parameter."""
+
+    high = 100.0
+
+    def __init__(self, env_spec: EnvSpec) -> None:
+        if env_spec.observation_space != spaces.Box(0, self.high, (1,), np.float64):
+            raise ValueError("other observations")
+        self.weight = 0.0
+
+    def get_action(self, observation: Any) -> Any:
+        return 0, {"weight": self.weight}
+
+    def get_param_values(self) -> Any:
+        return {"weight": self.weight}
+
+    def set_param_values(self, parameters: Any) -> None:
+        self.weight = parameters["weight"]
+
+    def reset(self, do_resets: Any = None) -> None:
+        """Need nothing."""
+
+
+class FittingWide(Fitting):
+    """Fits those of `Wide`."""
+
+    high = 200.0
+
+
+def weights(sampler: LocalSampler, *updates: Any) -> list[float]:
+    batch = sampler.obtain_samples(0, 4, *updates)
+    return sorted({float(weight) for weight in batch.agent_infos["weight"]})
+
+
+def test_a_policy_and_the_environment_that_it_fits_come_together() -> None:
+    """Neither the policy before need fit the new environment, nor the new one the environment before."""
+    with local(agents=f"{__name__}:Fitting") as sampler:
+        assert [0.0] == weights(sampler, None)
+        assert [0.0] == weights(sampler, f"{__name__}:FittingWide", Wide())
+        sampler.shutdown_worker()
+        assert [0.0] == weights(sampler, None)
 
 
 # -- what garage's verbs give ------------------------------------------------------------------------------------------
