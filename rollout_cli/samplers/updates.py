@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -52,6 +53,9 @@ class UpdateLog:
                 # Parameters replace earlier parameters; a whole policy replaces everything.
                 before = [] if update.is_policy else self._agents[worker][:1]
                 self._agents[worker] = [*before, update.agent]
+            elif update.env is not None and len(self._agents[worker]) > 1:
+                # A policy that is built anew for other spaces needs its parameters once more.
+                updates[worker] = replace(update, agent=self._agents[worker][1])
             if update.env is not None:
                 builds_on = any(
                     isinstance(row, EnvUpdate) and not row.replaces_env for row in _rows(envs[worker])

@@ -178,9 +178,26 @@ class FittingWide(Fitting):
     high = 200.0
 
 
+class FittingBoth(Fitting):
+    """Fits all."""
+
+    def __init__(self, env_spec: EnvSpec) -> None:
+        self.weight = 0.0
+
+
 def weights(sampler: LocalSampler, *updates: Any) -> list[float]:
     batch = sampler.obtain_samples(0, 4, *updates)
     return sorted({float(weight) for weight in batch.agent_infos["weight"]})
+
+
+def test_parameters_outlast_a_change_of_spaces() -> None:
+    """In a worker that goes on, whose policy is built anew for them, as in one that is started then."""
+    with local(agents=f"{__name__}:FittingBoth") as sampler:
+        assert [2.0] == weights(sampler, {"weight": 2.0})
+        assert [2.0] == weights(sampler, None, Wide())
+        assert [3.0] == weights(sampler, {"weight": 3.0}, Env())
+        sampler.shutdown_worker()
+        assert [3.0] == weights(sampler, None)
 
 
 def test_a_policy_and_the_environment_that_it_fits_come_together() -> None:
