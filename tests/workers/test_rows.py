@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.errors import EnvError
+from rollout_cli.envs.updates import NewEnvUpdate
+from rollout_cli.errors import EnvError, EnvLoadError
 from rollout_cli.memory import Frames
 from rollout_cli.samplers.processes.crash_box import MOST_ROWS, CrashBox, new_box, read_notes
+from rollout_cli.workers.kinds import VecWorker
 from tests.workers import worlds
 from tests.workers.worlds import SINGLE, ChainEnv, make, run
 
@@ -137,6 +139,24 @@ def test_a_result_that_fails_while_it_is_looked_at(kind: str) -> None:
 
     with pytest.raises(EnvError, match=r"^env.step: the result is not \(observation, .*truth value"):
         run(make(kind, Arrays), range(4))
+
+
+def test_no_episode_is_at_fault_where_an_environment_cannot_be_built_anew() -> None:
+    """Those that run in other rows do well: they must not be left out for it."""
+    builds: list[int] = []
+
+    def built() -> ChainEnv:
+        builds.append(len(builds))
+        if len(builds) > worlds.N_ENVS:
+            raise OSError("no licence is left")
+        return ChainEnv(length=5 * len(builds))
+
+    worker = VecWorker(n_envs=worlds.N_ENVS, fresh_env=True, seed=0, max_episode_length=None, worker_number=0)
+    worker.update_env(NewEnvUpdate(built))
+    worker.update_agent(worlds.BatchPolicy(worker.env_spec))
+    with pytest.raises(EnvLoadError, match=r"no licence is left$") as caught:
+        run(worker, range(6))
+    assert () == caught.value.episodes
 
 
 def test_rows_beyond_the_crash_box() -> None:

@@ -247,9 +247,10 @@ class PythonRows:
                 self._rest(row)
 
     def fail(self, error: BaseException) -> None:
-        row, numbers, worker_number = self._row, self.running_numbers, self._worker.worker_number
-        if row is not None and row.number != NO_NUMBER:
-            numbers = (row.number,)
+        row, worker_number = self._row, self._worker.worker_number
+        # Of a row whose environment is built anew it is none: those that run in others are not at fault.
+        numbers = self.running_numbers if row is None else tuple({row.number} - {NO_NUMBER})
+        if row is not None and numbers:
             place = episode_place(worker_number, row.number, row.seed, len(row.recorder.rewards))
         else:
             place = rows_place(worker_number, numbers, len(self._rows))
