@@ -137,6 +137,31 @@ def test_a_worker_that_is_built_again_does_not_repeat_itself() -> None:
     assert 2 == len(builds) == len(set(builds))
 
 
+class BadFirst(Env):
+    """Episode 0 fails."""
+
+    def step(self, action: Any) -> Any:
+        if self.seed == env_seed(SEED, 0):
+            raise OSError("the simulator is broken")
+        return super().step(action)
+
+
+def bad_first(num_envs: int) -> SyncVectorEnv:
+    """Make such environments step together."""
+    return SyncVectorEnv([BadFirst] * num_envs, autoreset_mode="Disabled")
+
+
+def test_a_row_that_runs_no_episode_fails_for_none() -> None:
+    """A vector environment steps it all the same: were that in episode 0, each that runs alone would be skipped."""
+    native: dict[str, Any] = {
+        "worker_class": VecWorker,
+        "worker_args": {"n_envs": 3, "vectorization": "native"},
+    }
+    with local(bad_first, agents="random", supervision=Supervision(on_env_error="skip"), **native) as sampler:
+        assert [1, 2, 3, 4] == numbers_of(list(sampler.stream(Episodes(0, 5))))
+    assert [0] == list(sampler.skipped)
+
+
 # -- updates of both ---------------------------------------------------------------------------------------------------
 
 

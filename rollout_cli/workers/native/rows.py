@@ -46,6 +46,7 @@ class NativeRows:
         self.mode = autoreset_mode(env)
         self._takes_list = True
         self._keeps_mask = False
+        self._spare = 0  # The number whose seed the rows get that run none.
 
     @property
     def resets_itself(self) -> bool:
@@ -78,8 +79,11 @@ class NativeRows:
             # No two workers share a number, so none begins like another. The seed has 31 bits.
             lowest = int(numbers[numbers != NO_NUMBER].min())
             return self.env.reset(seed=env_seed(self._root, lowest) >> 1), np.full(len(rows), -1)
+        # They repeat an episode that runs: another one might fail, and those that run would be blamed for it.
+        self._spare = min(numbers[numbers != NO_NUMBER].tolist(), default=self._spare)
         mask, seeds = row_mask(rows, self.n_rows), np.zeros(len(numbers), np.int64)
-        seeds[rows] = [env_seed(self._root, number) for number in np.maximum(numbers[rows], 0).tolist()]
+        numbers = np.where(numbers == NO_NUMBER, self._spare, numbers)
+        seeds[rows] = [env_seed(self._root, number) for number in numbers[rows].tolist()]
         # gymnasium's own vector environments take the mask out of the options.
         result = self._reset(mask, seeds, None if is_first else {"reset_mask": mask.copy()})
         return result, seeds[rows] if self._takes_list else seeds[rows] >> 1
