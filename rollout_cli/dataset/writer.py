@@ -191,8 +191,11 @@ class DatasetWriter:
     def _end_old(self, status: Status) -> dict[str, Any]:
         root = self._folder.path
         info = read_info(root)
-        metadata.end_info(info, status, {}, read_committed(root, info).segments)
-        metadata.write_info(self._folder.files, root, info)
+        segments = read_committed(root, info).segments
+        metadata.end_info(info, status, {}, segments)
+        # Its run may have been killed, and so have written no statistics.
+        schema = DatasetSchema.from_info(info)
+        metadata.write_contents(self._folder.files, root, info, segments, schema)
         return info
 
     def abort(self, *, commits: bool = True) -> None:

@@ -16,14 +16,15 @@ import pytest
 from rollout_cli.dataset import segments
 from rollout_cli.dataset.commits import Committed, read_committed
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced
-from rollout_cli.dataset.layout import REPLACED, read_info
+from rollout_cli.dataset.layout import REPLACED, info_path, read_info, stats_path
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import RolloutError, StorageError
 from tests.helpers.chunks import episode
-from tests.helpers.datasets import numbers_of, source_of
+from tests.helpers.damage import set_json
+from tests.helpers.datasets import info_of, numbers_of, source_of
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     CHUNKS,
@@ -445,6 +446,22 @@ def test_an_interrupted_run_that_got_less_far_leaves_what_there_was(tmp_path: Pa
     assert 3 == len(load(path))
     assert [] == hidden_files(path)
     assert [] == verify_dataset(path).faults
+
+
+def test_what_a_killed_run_left_has_its_statistics_when_the_next_one_got_less_far(tmp_path: Path) -> None:
+    """A run that was killed has written none; what the next one ends is a whole dataset."""
+    path = tmp_path / "d"
+    write_few(path, "one partition", count=3)
+    stats_path(path).unlink()
+    set_json(info_path(path), status="collecting", episodes=0, steps=0, bytes=0, segments=0)
+    with open_writer(path, first_numbers=[0], overwrite=True, keep_until=[3]) as writer:
+        writer.write(FEW[0])
+        writer.close(status="interrupted")
+    assert ("interrupted", 3, []) == (
+        info_of(path)["status"],
+        len(load(path)),
+        verify_dataset(path).faults,
+    )
 
 
 class HeldWhileReplacing(QuickFiles):
