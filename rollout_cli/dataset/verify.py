@@ -380,6 +380,9 @@ def _check_metadata(report: VerifyReport) -> None:
         stated, held = report.info[name], totals[name]
         if stated != held:
             report.add(info, f"it states {stated:,} {name}, and the files hold {held:,}")
+    for name in ("anomalies", "dropped_infos"):
+        if report.info.get(name) != totals[name]:
+            report.add(info, f"its {name} are not those of the files")
     with reading(stats):
         text = stats.read_bytes() if stats.is_file() else b""
     merged = merge_stats([written.record.stats for written in report.segments])

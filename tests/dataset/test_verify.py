@@ -216,6 +216,14 @@ ROWS: list[Row] = [
     ("more episodes stated", state(episodes=120), INFO, "120 episodes", []),
     ("fewer steps stated", state(steps=3), INFO, "it states 3 steps", []),
     ("other bytes stated", state(bytes=3), INFO, "it states 3 bytes", []),
+    ("other anomalies stated", state(anomalies=[{"column": "reward"}]), INFO, "its anomalies are not", []),
+    (
+        "other lost infos stated",
+        state(dropped_infos={"env_info.x": 3}),
+        INFO,
+        "its dropped_infos are not",
+        [],
+    ),
     ("another first number stated", state(first_numbers=[5]), episodes(0), "expected from 5", []),
 ]
 
