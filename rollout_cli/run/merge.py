@@ -56,6 +56,22 @@ class _Shard(NamedTuple):
         shard = self.config.shard
         return (self.config.run_numbers.start, 0) if shard is None else (shard.number, shard.parts)
 
+    @property
+    def changes(self) -> list[Mapping[str, Any]]:
+        """Its accepted changes, as the record of the whole run has them."""
+        return [
+            {**change, "from_numbers": self.in_whole(change["from_numbers"])}
+            for change in self.source["changes"]
+        ]
+
+    def in_whole(self, from_numbers: Sequence[int]) -> list[int]:
+        """Return where a change begins in each partition of the whole run: in those of others, behind its end."""
+        if (per_worker := self.config.episodes_per_worker) is None:
+            return list(from_numbers)
+        own = dict(zip(self.config.shard_numbers, from_numbers, strict=True))
+        workers = self.config.run_numbers
+        return [own.get(worker, workers.stop * per_worker) for worker in workers]
+
 
 def merge(
     parts: Sequence[Path],
@@ -183,7 +199,7 @@ def _changes(
         what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
         raise UsageError(what, hint="give each shard of the run once")
     options = {*_OF_ALL, "episodes"} if count else _OF_ALL
-    changes: list[Mapping[str, Any]] = [*first.source["changes"]]
+    changes = first.changes
     for shard in others:
         differing = sorted(differences(first.source, shard.source, options))
         differing += ["root_seed"] if first.source["root_seed"] != shard.source["root_seed"] else []
@@ -201,12 +217,12 @@ def _changes(
                 f"{shard.path} has another policy or environment than {first.path}: {'; '.join(changed)}",
                 hint="collect it again as the others were; {accept_changes=True} merges both",
             )
-        changes += shard.source["changes"]
+        changes += shard.changes
         if changed:
             changes.append(
                 {
                     "what": f"files changed: {'; '.join(changed)}",
-                    "from_numbers": shard.dataset.info["first_numbers"],
+                    "from_numbers": shard.in_whole(shard.dataset.info["first_numbers"]),
                     "before": {name: first.source[name] for name in ("files", "versions")},
                 }
             )

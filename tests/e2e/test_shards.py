@@ -221,6 +221,17 @@ def test_shards_that_may_differ_by_themselves_are_merged_with_a_warning(
     assert source_of(parts[0])["run"] == source_of(tmp_path / "all")["run"] != source_of(parts[1])["run"]
 
 
+def test_changes_of_exact_shards_are_of_all_workers(tmp_path: Path) -> None:
+    """The record of the whole says of each worker where a change begins; of those of other shards nowhere."""
+    words = ("-k", "1", "-w", "3", "--env", ENV, "--seed", "3", "--sampler", "local", "--quiet")
+    parts = shards(tmp_path, "exact", *words, parts=2)
+    set_source(parts[1], changes=[{"what": "files changed: x", "from_numbers": [1, 2]}])
+    called("merge", *parts, "--output", tmp_path / "all", "--quiet")
+    (change,) = source_of(tmp_path / "all")["changes"]
+    partitions = info_of(tmp_path / "all")["partitions"]
+    assert (3, [3, 1, 2], "files changed: x") == (partitions, change["from_numbers"], change["what"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
