@@ -96,7 +96,8 @@ class SchemaInference:
 
     def observe(self, chunk: Chunk) -> None:
         """Look at the next episodes, or the next part of one, without holding them back."""
-        if self.decided:
+        # A shard of few steps has looked at its own episodes, too, before they are held.
+        if self.decided or int(chunk.numbers[-1]) < self._next_number:
             return
         ends = self._steps + np.cumsum(chunk.lengths)
         inside = min(int(np.searchsorted(ends, self._min_steps)) + 1, chunk.n_episodes)

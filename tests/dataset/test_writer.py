@@ -112,6 +112,17 @@ def test_episodes_that_are_only_observed_decide_columns_and_are_not_written(tmp_
     assert "decided" == read_info(tmp_path)["info_columns"]
 
 
+def test_episodes_that_were_observed_before_they_are_written_count_once(tmp_path: Path) -> None:
+    """Those of a shard of few steps: the whole run has not decided its columns either."""
+    with open_writer(tmp_path, first_numbers=[2]) as writer:
+        for number in range(4):
+            writer.observe(episode(number, 200))
+        for number in (2, 3):
+            writer.write(episode(number, 200))
+        writer.close(status="complete")
+    assert "partial" == read_info(tmp_path)["info_columns"]
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_episodes_are_committed_while_the_next_one_takes_long(tmp_path: Path, count: int) -> None:
     """By the timer, before and after 1,000 steps have decided the columns; the timer ends with the writer."""
