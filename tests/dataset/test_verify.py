@@ -260,6 +260,17 @@ def test_large_infos_of_some_steps_of_a_long_episode_have_no_faults(
     assert 2 * 2 * int(np.prod(shape)) == stats_of(tmp_path / "out")["env_info.scan"]["count"]
 
 
+@pytest.mark.parametrize("value", [1.7e308, 1e306, 1e200])
+def test_numbers_whose_sums_are_beyond_float64_have_no_faults(tmp_path: Path, value: float) -> None:
+    """In a long episode their mean depends on the row groups: some infos begin with the largest number."""
+
+    def best(number: int, step: int) -> dict[str, Any]:
+        return {"best": value if step % 3 else -value}
+
+    write_dataset(tmp_path / "out", [episode(0, 1_000, env_info=best)], limits=SMALL)
+    assert [] == verify_dataset(tmp_path / "out").faults
+
+
 @pytest.mark.parametrize("options", [{}, {"next_observation": True}])
 def test_a_run_that_has_not_decided_its_columns_verifies(tmp_path: Path, options: dict[str, Any]) -> None:
     """Nothing is committed, and info.json says no more than that."""
