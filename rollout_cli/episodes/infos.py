@@ -286,7 +286,9 @@ def classify(value: Any) -> tuple[str | None, Any]:
     if kind is not None and fits:
         return kind, value
     try:
-        if hasattr(value, "__array__") and not isinstance(value, type):
+        is_masked = isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value)
+        # What lies under a mask is no value: a plain array would show it.
+        if hasattr(value, "__array__") and not isinstance(value, type) and not is_masked:
             value = np.asarray(value)
             if value.ndim == 0 and value.dtype.kind == "U":
                 return classify(str(value))

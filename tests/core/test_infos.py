@@ -111,6 +111,8 @@ def test_values_are_kept_exactly(value: Any) -> None:
         ([{"k": (np.int8(1), np.zeros(2))}], [{"k": [1, [0.0, 0.0]]}]),
         ("\ud800", "\ud800"),
         (np.array(["a"]), ["a"]),
+        (np.ma.masked, None),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), [1.0, None]),
         ({}, {}),
     ],
 )
