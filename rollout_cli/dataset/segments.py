@@ -136,6 +136,8 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
             dropped.update(lost)
             written += table.num_rows
         out.add_key_value_metadata(origin)
+    last = [column.name for column in schema.spaces.last_observation if column.stored]
+    anomalies |= find_anomalies(episodes, table_stats(episodes.select(last)), schema)
     record = _record(
         job,
         episodes,

@@ -177,17 +177,19 @@ def anomalies(places: Mapping[str, Place]) -> list[Anomaly]:
 
 
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
-    """Return where each `column:problem` is first; search only rows whose statistics show an anomaly."""
+    """Return where each `column:problem` of either table is first; search only what the statistics show."""
     places = {}
-    columns = (*schema.spaces.observation, *schema.spaces.action)
+    spaces = schema.spaces
+    columns = (*spaces.observation, *spaces.action, *spaces.last_observation)
     bounds = {column.name: column.leaf.bounds for column in columns if column.stored}
-    for name in (*bounds, "reward"):
+    step = "step" if "step" in table.column_names else "length"  # Of what followed an episode's last step.
+    for name in (name for name in (*bounds, "reward") if name in table.column_names):
         for problem, bad in _bad_values(table[name], stats.get(name), bounds.get(name)):
             # Integers near 2**63 are rounded in the statistics, so there may be none.
             rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
             if rows:
                 places[f"{name}:{problem}"] = tuple(
-                    table[column][rows[0]].as_py() for column in ("episode_id", "step")
+                    table[column][rows[0]].as_py() for column in ("episode_id", step)
                 )
     return places
 

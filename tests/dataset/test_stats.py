@@ -133,7 +133,12 @@ def test_the_first_number_that_is_not_finite_is_reported(tmp_path: Path, value: 
     for number, step in ((58, 2), (41, 7)):
         chunks[number].observations[0][step, 2] = value
         chunks[number].rewards[step + 1] = value
-    expected = [("observation", "not_finite", 41, 7), ("reward", "not_finite", 41, 8)]
+    chunks[43].last_observations[0][0, 2] = value
+    expected = [
+        ("last_observation", "not_finite", 43, 30),
+        ("observation", "not_finite", 41, 7),
+        ("reward", "not_finite", 41, 8),
+    ]
     assert expected == collected(tmp_path / "whole", chunks, limits=SMALL)
     assert expected == collected(tmp_path / "flushed", chunks, limits=SMALL, flush=True)
     write_dataset(tmp_path / "resumed", chunks[:50], limits=SMALL)
