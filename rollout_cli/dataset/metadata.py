@@ -105,7 +105,8 @@ def new_info(
     }
     if before is not None:
         times = before.get("times") or {}
-        ours["times"] |= {"started": times.get("started", now), "resumed": [*times.get("resumed", []), now]}
+        resumed = [*times.get("resumed", []), now]
+        ours["times"] |= {**times, "updated": now, "ended": None, "resumed": resumed}
         if license_id := (before.get("card") or {}).get("license"):
             ours["card"] = {"license": license_id}  # A picture would not have the new episodes.
     return ours

@@ -167,6 +167,7 @@ def test_a_repaired_dataset_is_resumed_to_the_same_bytes(folder: Path, pristine:
     next(harm for row, harm, _ in ROWS if row == name)(folder)
     repair_dataset(folder)
     resume_dataset(folder, rich_episodes(), spec=RICH_SPEC, limits=LIMITS, header={"env": {"id": "Test-v0"}})
+    assert [1, 1] == [len(read_info(folder)["times"][name]) for name in ("repaired", "resumed")]
     assert data_files(pristine) == data_files(folder)
     assert ([], "complete") == (verify_dataset(folder).faults, read_info(folder)["status"])
 
