@@ -91,6 +91,11 @@ class Chunk(_Episodes):
                 np.add.at(out, episodes, _value_bytes(column, STRING))
         for info in (*self.env_infos.columns, *self.agent_infos.columns):
             np.add.at(out, episodes[info.row_numbers()], _value_bytes(info.values, info.kind))
+        for column in self.last_observations:
+            if column.dtype == object:
+                out += _value_bytes(column, STRING)
+        for info in self.episode_infos.columns:
+            np.add.at(out, info.row_numbers(), _value_bytes(info.values, info.kind))
         return out
 
     def load(self) -> Chunk:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate, for_transport
-from tests.helpers.chunks import episode
+from tests.helpers.chunks import BOX_SPEC, episode
 from tests.helpers.contents import chunk_contents
 
 TREE_SPEC = EnvSpec(
@@ -104,6 +104,12 @@ def test_variable_bytes_by_hand() -> None:
     assert 3 * 8 + 3 == chunk.variable_bytes.sum()
     odd = {"json": [1, None, "äb", {"key": 0.5}], "nan": [math.nan, "nan"], "escaped": "\udc80"}
     assert (8 + 8 + 3 + 3 + 8) + (8 + 8) + 6 == episode(0, 1, env_info=lambda *_: odd).variable_bytes.sum()
+    reset = concatenate([episode(n, 2, episode_info=lambda n, _: {"prompt": "x" * n}) for n in (0, 5)])
+    assert [0, 5] == reset.variable_bytes.tolist()
+    texts = EnvSpec(spaces.Text(9, min_length=0), BOX_SPEC.action_space)
+    spoken = episode(0, 2, spec=texts)
+    read = [*spoken.observations[0], *spoken.last_observations[0]]
+    assert sum(len(text) for text in read) == spoken.variable_bytes.sum()
 
 
 def test_transport_keeps_a_small_chunk_whole() -> None:

@@ -112,7 +112,12 @@ def test_the_nominal_sizes_of_episodes_follow_from_what_is_stored(
 ) -> None:
     """So shards are cut where the single run is, whether their infos have columns or are JSON."""
     chunks = [
-        episode(number, len(infos), env_info=lambda n, s: {**rows[n][0][s], **rows[n][1]})
+        episode(
+            number,
+            len(infos),
+            env_info=lambda n, s: {**rows[n][0][s], **rows[n][1]},
+            episode_info=lambda n, _: rows[n][1],
+        )
         for number, (infos, _) in enumerate(rows)
     ]
     with tempfile.TemporaryDirectory() as folder:
