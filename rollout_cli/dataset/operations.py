@@ -243,7 +243,14 @@ def relabel_dataset(
 def _rewards(name: str, function: Reward, episode: Episode) -> Array:
     """Return what a function of the user's gives as the rewards of an episode, float64 (T,)."""
     with reporting(UserCodeError, f"{name} failed for episode {episode.id}"):
-        rewards = np.asarray(function(episode))
+        returned = function(episode)
+        rewards = np.asarray(returned)
+    if np.ma.is_masked(returned):  # As an info is that some steps lack; under the mask are zeros.
+        raise UserCodeError(
+            f"{name} returned no number for step {np.flatnonzero(np.ma.getmaskarray(returned))[0]} "
+            f"of episode {episode.id}: it is masked",
+            hint="say what such a step gets: rewards.filled(0.0)",
+        )
     if rewards.shape != (len(episode),) or rewards.dtype.kind not in "biuf":
         raise UserCodeError(
             f"{name} returned an array of shape {rewards.shape} and type {rewards.dtype} "
