@@ -14,7 +14,7 @@ import rollout_cli
 from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
 from rollout_cli.cli.output import print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
-from rollout_cli.errors import StorageError
+from rollout_cli.errors import StorageError, UsageError
 from rollout_cli.keywords import keyword
 from rollout_cli.remote import folder_of
 
@@ -55,6 +55,8 @@ def export(
     """Write a dataset in the format of another tool."""
     example = "{set=flatten=true}"
     options: dict[str, Any] = dict(keyword(text, "--set", example=example) for text in set or ())
+    if taken := options.keys() & {"dataset", "format", "path"}:  # What `export` itself is called with.
+        raise UsageError(f"{to} has no option {min(taken)!r}", hint=f"for example: {example}")
     summary = rollout_cli.export(rollout_cli.load(folder), to, output, **options)
     rows = {
         "exported": summary.path,

@@ -100,6 +100,7 @@ def test_help_names_formats(rollout: Caller) -> None:
         (["--to", "d4rk"], "there is no format 'd4rk'", "the formats are d3rlpy, d4rl,"),
         (["--to", "d4rl", "--set", "fps"], "--set must be key=value", "--set flatten=true"),
         (["--to", "d4rl", "--set", "fps=3"], "d4rl has no option 'fps'", "its options are: flatten"),
+        (["--to", "d4rl", "--set", "format=a"], "d4rl has no option 'format'", "example: --set flatten=true"),
         (
             ["--to", "d4rl", "--set", "flatten=yes"],
             "d4rl takes bool for flatten, and not 'yes' (str)",
