@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout_cli.episodes.plain import from_plain
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import UsageError
 
@@ -183,6 +184,9 @@ def of_one_kind(name: str, values: Array) -> Array:
     if values.ndim == 1 and values.dtype != object:
         return values.astype(np.float64)  # As below, whatever else is in the chunk.
     kinds = set(map(_kind, values)) - {None}
+    if kinds == {float, str}:  # Beside numbers, what JSON has texts for is a number.
+        values = np.array([from_plain(value) for value in values], object)
+        kinds = set(map(_kind, values)) - {None}
     if values.ndim > 1 or len(kinds) > 1 or object in kinds:
         raise UsageError(
             f"{name} cannot be used in an expression: not every value of it is one number, or one text",
