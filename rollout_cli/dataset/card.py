@@ -22,10 +22,12 @@ tags:
 {env_tags}configs:
 - config_name: default
   default: true
+  description: {written}
   data_files:
   - split: train
     path: data/**/*.parquet
 - config_name: episodes
+  description: {written}
   data_files:
   - split: train
     path: meta/episodes/**/*.parquet
@@ -84,6 +86,9 @@ def render_card(info: Mapping[str, Any]) -> str:
     return _CARD.format(
         license=f"license: {json.dumps(license_id)}\n" if license_id else "",
         pretty_name=json.dumps(f"Episodes of {name}"),
+        # `datasets` keeps a copy by the folder's name and these lines: without the time, another dataset of
+        # that name, or a new one in that place, would be read from the copy of the old one.
+        written=json.dumps(f"written {info['times']['updated']}"),
         env_tags="".join(f"- {json.dumps(env_name)}\n" for env_name in _env_names(info)),
         name=name,
         episodes=info["episodes"],

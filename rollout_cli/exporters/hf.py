@@ -18,10 +18,12 @@ _FRONT_MATTER = """\
 configs:
 - config_name: default
   default: true
+  description: "{digest}"
   data_files:
   - split: train
     path: data/train-*.parquet
 - config_name: episodes
+  description: "{digest}"
   data_files:
   - split: train
     path: episodes/train-*.parquet

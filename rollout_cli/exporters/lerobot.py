@@ -31,6 +31,7 @@ _FRONT_MATTER = """\
 tags: [LeRobot]
 configs:
 - config_name: default
+  description: "{digest}"
   data_files: data/*/*.parquet
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import ExitStack
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,15 @@ def encode_images(images: Array) -> pa.Array:
 
 
 def write_card(export: Export, name: str, front_matter: str) -> None:
-    """Write README.md, which also says what the format `name` does not hold of the episodes."""
-    steps = int(export.lengths.sum())
+    """Write README.md, which also says what the format `name` does not hold of the episodes.
+
+    `{digest}` in the front matter stands for the files: `datasets` keeps a copy by the folder's name and these
+    lines, and would read another export of that name from it.
+    """
+    steps, digest = int(export.lengths.sum()), blake2b(digest_size=16)
+    for path in sorted(export.path.rglob("*.parquet")):
+        digest.update(np.memmap(path, np.uint8, mode="r").data)
+    front_matter = front_matter.format(digest=digest.hexdigest())
     card = _CARD.format(
         front_matter=front_matter, env=export.env_id, episodes=len(export.source), steps=steps, format=name
     )

@@ -23,7 +23,9 @@ def env_info(number: int, step: int) -> dict[str, Any]:
     """Return infos of all kinds; `late` and `score` come when the columns are decided, and so have none."""
     infos = {"is_success": np.float32(number % 2), "mode": "ab"[number % 2], "a-b": step, "v": np.zeros(2)}
     infos |= {"rare": number} if number % 4 == 0 else {}
-    infos |= {"late": number, "score": [float("nan"), number, -float("inf")][number % 3]} if number > 50 else {}
+    infos |= (
+        {"late": number, "score": [float("nan"), number, -float("inf")][number % 3]} if number > 50 else {}
+    )
     return infos | ({"deep": [number]} if number > 55 else {})
 
 
@@ -68,7 +70,7 @@ TRUE_OF: dict[str, Callable[[int], bool]] = {
     "not env_info.rare >= 0": lambda n: n % 4 != 0,
     "env_info.rare / 0 > 0 or length / 0 > 0": lambda n: False,
     "env_info.late > 57": lambda n: n > 57,
-    "env_info.score < 58": lambda n: n > 50 and (n % 3 == 2 or n % 3 == 1 and n < 58),
+    "env_info.score < 58": lambda n: n > 50 and (n % 3 == 2 or (n % 3 == 1 and n < 58)),
     "env_info.score != env_info.score": lambda n: n > 50 and n % 3 == 0,
     "episode_info.task == 2": lambda n: n % 3 == 2,
     "episode_number < 99999999999999999999999": lambda n: True,

@@ -212,7 +212,10 @@ def test_what_a_reward_writes_to_its_episode_is_not_written(dataset: Dataset, tm
         (lambda episode: 1.0, "returned an array of shape () and type float64 for episode 0"),
         (lambda episode: ["a"] * len(episode), "type <U1"),
         (lambda episode: np.full(len(episode), np.nan), "returned nan for step 0 of episode 0"),
-        (lambda episode: episode.env_infos["grid"][:, 0, 0], "no number for step 1 of episode 1: it is masked"),
+        (
+            lambda episode: episode.env_infos["grid"][:, 0, 0],
+            "no number for step 1 of episode 1: it is masked",
+        ),
         (lambda episode: np.zeros(len(episode) - (episode.id == 90)), "for episode 90 of"),
         ("tests.helpers.envs:nothing", "has no attribute 'nothing'"),
         ("nothing_there:reward", "no module 'nothing_there'"),

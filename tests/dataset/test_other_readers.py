@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.exporters.export import export
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.chunks import episode
 from tests.helpers.writing import write_dataset
@@ -40,6 +42,12 @@ NAMES = ("observation.x", "observation.image", "observation.t", "env_info.v", "e
 
 def info(number: int, step: int) -> dict[str, Any]:
     return {"v": np.array([number, step], np.float32)} if step % 2 else {"w": step}
+
+
+@pytest.fixture
+def hub_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +128,9 @@ def test_pyarrow(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("default")  # The library's own, and those of its dependencies.
-def test_hugging_face_datasets(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("hub_of_nobody")
+def test_hugging_face_datasets(folder: Path, tmp_path: Path) -> None:
     """`load_dataset(folder)` finds both tables by the card, with the types of their columns."""
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
     steps = datasets.load_dataset(str(folder), split="train", cache_dir=str(tmp_path))
     episodes = datasets.load_dataset(str(folder), "episodes", split="train", cache_dir=str(tmp_path))
@@ -133,6 +140,36 @@ def test_hugging_face_datasets(folder: Path, tmp_path: Path, monkeypatch: pytest
     assert load(folder).to_episode_batch().rewards.tolist() == list(steps["reward"])
     found = next(one for one in steps if (one["episode_id"], one["step"]) == (33, 1))
     assert row(folder) == tuple(found[name] for name in NAMES)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("hub_of_nobody")
+def test_hugging_face_datasets_of_one_name(tmp_path: Path) -> None:
+    """A dataset of the same name, or a new one in the place of another, is not read from the copy of that one."""
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
+    for number, place in enumerate(("a", "b", "b")):
+        write_dataset(tmp_path / place / "train", [episode(number, 3)], overwrite=True)
+        exported = tmp_path / "exports" / str(number) / "train"
+        export(load(tmp_path / place / "train"), "hf", exported)
+        for path in (tmp_path / place / "train", exported):
+            for name, column in (("default", "reward"), ("episodes", "return")):
+                read = datasets.load_dataset(
+                    str(path), name, split="train", cache_dir=str(tmp_path / "copies")
+                )
+                expected = load(tmp_path / place / "train")
+                rewards = expected[0].rewards if name == "default" else [expected[0].total_reward]
+                assert list(rewards) == list(read[column])
+
+
+def test_a_card_differs_from_that_of_another_dataset(tmp_path: Path) -> None:
+    """In its configurations, by which `datasets` knows its copies: whatever else is the same."""
+    cards = []
+    for number in range(2):
+        write_dataset(tmp_path / str(number), [episode(number, 3)])
+        export(load(tmp_path / str(number)), "hf", tmp_path / f"e{number}")
+        cards += [(tmp_path / name / "README.md").read_text() for name in (str(number), f"e{number}")]
+    configs = [re.findall(r"config_name: (\w+)[^-]*description: (.*)", card) for card in cards]
+    assert 8 == len({config for found in configs for config in found})
 
 
 def test_the_cards_patterns_find_the_files(folder: Path) -> None:
