@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from gymnasium import spaces
 
 from rollout_cli.dataset.batches import grouped
-from rollout_cli.episodes.spaces import Tree, map_tree
-from rollout_cli.errors import UsageError
+from rollout_cli.episodes.spaces import Space, Tree, map_tree
+from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.format import ALL, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles
 from rollout_cli.exporters.source import EpisodeLike, EpisodeSource, with_last
@@ -34,10 +35,24 @@ _UNUSED = (
 
 def write(export: Export) -> None:
     """Write Parquet files with a `SingleAgentEpisode` a row, as `input_read_episodes=True` reads them."""
+    for space in (export.env_spec.observation_space, export.env_spec.action_space):
+        _check_keys(space)
     with ParquetFiles(lambda number: export.path / f"episodes-{number:05}.parquet") as data:
         for items in grouped(_packed(export.source), len, _ROW_GROUP_BYTES):
             rows = [pa.array([item], pa.binary()) for item in items]
             data.write(pa.table({"item": pa.chunked_array(rows)}))
+
+
+def _check_keys(space: Space) -> None:
+    """Raise UnsupportedSpaceError for an integer key of a Dict space: msgpack writes it, and RLlib fails."""
+    named: Any = space.spaces.items() if isinstance(space, spaces.Dict) else ()
+    for key, child in [("", each) for each in space.spaces] if isinstance(space, spaces.Tuple) else named:
+        if not isinstance(key, str):
+            raise UnsupportedSpaceError(
+                f"rllib does not hold a Dict space with the key {key!r}, which is no text",
+                hint="make the space a vector: {set=flatten=true}; or wrap the environment to rename the key",
+            )
+        _check_keys(child)
 
 
 def _packed(source: EpisodeSource) -> Iterator[bytes]:

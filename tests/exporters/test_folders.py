@@ -121,6 +121,17 @@ def test_cards(tmp_path: Path) -> None:
     assert "Not in these files: the observation after each episode's last step" in card
 
 
+@pytest.mark.parametrize("keys", [[0], ["a", 1]])
+def test_rllib_reads_no_keys_that_are_integers(keys: list[Any], tmp_path: Path) -> None:
+    """msgpack, as it calls it, refuses them when it reads."""
+    space = spaces.Tuple([spaces.Dict([(key, BOX) for key in keys])])
+    dataset = MemoryDataset(batch_of(EnvSpec(space, CHOICE), [2]))
+    with pytest.raises(UnsupportedSpaceError, match=r"a Dict space with the key [01], which is no text"):
+        export_to(tmp_path / "out", dataset, "rllib")
+    (read,) = FOLDER_READERS["rllib"](export_to(tmp_path / "flat", dataset, "rllib", flatten=True).path)
+    assert (2, 4) == read.observations[""][:, :4].shape
+
+
 @pytest.mark.parametrize(
     ("name", "key"), [("lerobot", "a/b"), ("torchrl", "a/b"), ("torchrl", "shape"), ("zarr", "..")]
 )
