@@ -129,7 +129,7 @@ def derivation(
                 hint="join datasets of one environment",
             )
     sources: dict[str, Mapping[str, Any]] = {}
-    for source in (source for dataset in inputs for source in dataset.info["sources"]):
+    for source in (source for dataset in inputs for source in _sources_of(dataset)):
         sources[source["run"]] = _one_record(sources.get(source["run"], source), source)
     places = _source_places(inputs, list(sources))
     fingerprints = [fingerprint_of(dataset.info) for dataset in inputs]
@@ -158,6 +158,12 @@ def derivation(
     return Derivation(Edited(path, operation, sum(map(len, inputs)), steps, len(sources)), settings, chunks)
 
 
+def _sources_of(dataset: Dataset) -> list[Mapping[str, Any]]:
+    """Return the records of the runs that the episodes are of: a selection may have none of some run."""
+    present = np.unique(dataset.rows.column("source")).tolist()
+    return [dataset.info["sources"][at] for at in present]
+
+
 def _one_record(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of a run of which two datasets have parts: the weaker verdict, what each lists."""
     joined = dict(first)
@@ -175,8 +181,9 @@ def _one_record(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
 
 def _source_places(inputs: Sequence[Dataset], runs: Sequence[str]) -> list[Array]:
     """Return the places among the `runs` of each input's sources; refuse an episode that is given twice."""
+    at = {run: place for place, run in enumerate(runs)}
     places = [
-        np.array([runs.index(source["run"]) for source in dataset.info["sources"]]) for dataset in inputs
+        np.array([at.get(source["run"], -1) for source in dataset.info["sources"]]) for dataset in inputs
     ]
     identities = np.concatenate(
         [

@@ -105,6 +105,19 @@ def test_datasets_of_two_runs_are_joined(tmp_path: Path, one: Path, other: Path)
     assert "Episodes of A and B" in (tmp_path / "d/README.md").read_text()
 
 
+def test_a_run_without_an_episode_is_no_source(tmp_path: Path, one: Path, other: Path) -> None:
+    """Neither in what is made of a selection, nor in its card and its footers."""
+    derived(tmp_path / "both", load(one)[:9], load(other)[:5])
+    part = load(tmp_path / "both")[9:]
+    assert 1 == derivation([part], tmp_path / "d", operation="test", options={}).result.sources
+    derived(tmp_path / "d", part)
+    assert info_of(other)["sources"] == info_of(tmp_path / "d")["sources"]
+    assert ([], []) == ((report := verify_dataset(tmp_path / "d")).faults, report.notes)
+    assert [0] * 5 == load(tmp_path / "d").episodes["source"].to_pylist()
+    assert_same_episodes(load(other)[:5], load(tmp_path / "d"))
+    assert "Episodes of B\n" in (tmp_path / "d/README.md").read_text()
+
+
 def test_what_is_derived_is_derived_from_again(tmp_path: Path, one: Path, other: Path) -> None:
     """Datasets of one run share its record; their episodes, split and joined, are those that there were."""
     whole = load(one)
