@@ -84,9 +84,9 @@ class Export:
 
     @property
     def run(self) -> Mapping[str, Any]:
-        """The record of the first run that the episodes are of."""
+        """The record of the run that the first episode is of."""
         sources: Sequence[Mapping[str, Any]] = self.source.info.get("sources", ())
-        return sources[0] if sources else {}
+        return sources[next(iter(self.source)).source] if sources else {}
 
 
 @dataclass(frozen=True, slots=True)

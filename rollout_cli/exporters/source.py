@@ -44,6 +44,7 @@ class MemoryEpisode:
     rewards: Array
     last_observation: Tree
     recorded: EpisodeBatch | EpisodeLike
+    source: int = 0
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -139,6 +140,7 @@ class FlatSource:
                 rewards=episode.rewards,
                 last_observation=map_tree(itemgetter(0), observe(last)),
                 recorded=episode,
+                source=episode.source,
             )
 
 

@@ -87,6 +87,20 @@ def test_environment_is_recorded(dataset: Path, tmp_path: Path) -> None:
     assert env == {"env_name": "Made-v0", "env_type": 2, "env_kwargs": {"size": 3}}
 
 
+@pytest.mark.parametrize("flatten", [False, True])
+def test_environment_of_a_selection(dataset: Path, tmp_path: Path, *, flatten: bool) -> None:
+    """Of a dataset of several runs the episodes may be of another one than the first."""
+    header = {"env_source": {"spec": "Made-v0"}, "env": {"kwargs": {"size": 4}}}
+    write_dataset(tmp_path / "b", chunks_of(SPECS["box"]), spec=SPECS["box"], header=header, root_seed=1)
+    rollout_cli.join_datasets([rollout_cli.load(dataset), rollout_cli.load(tmp_path / "b")], tmp_path / "ab")
+    chosen = rollout_cli.load(tmp_path / "ab").filter("source == 1")
+    rollout_cli.export(chosen, "robomimic", tmp_path / "a.hdf5", flatten=flatten)
+    import h5py
+
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        assert {"size": 4} == json.loads(file["data"].attrs["env_args"])["env_kwargs"]
+
+
 def test_help_names_formats(rollout: Caller) -> None:
     """The help page names all formats, though it loads none."""
     page = rollout("export", "--help").stdout
