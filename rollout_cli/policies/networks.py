@@ -72,9 +72,14 @@ class NetworkPolicy(SeededPolicy):
         return np.asarray((logits + noise).argmax(axis=1) + int(self._space.start))
 
     def _typed(self, actions: Array, n_rows: int) -> Array:
-        """Return actions in the dtype of their space; PolicyError where they are not (n, *shape)."""
+        """Return actions in the dtype of their space; PolicyError where they are not (n, *shape).
+
+        Numbers that integers would change, such as 2.7 or 256 for uint8, stay as they are: the recorder says so.
+        """
         check_shape("actions", actions, (n_rows, *self._action.shape))
-        return np.asarray(actions.astype(self._action.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            typed = np.asarray(actions.astype(self._action.dtype))
+        return typed if typed.dtype.kind == "f" or np.array_equal(typed, actions) else actions
 
 
 def check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
+from rollout_cli.policies.networks import NetworkPolicy
 from rollout_cli.policies.policy import AdaptedPolicy, is_policy_source
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.policies.source import policy_source
@@ -250,6 +251,32 @@ def test_rows_of_predict_are_reset_by_mask() -> None:
     policy.reset(np.array([False, True]))
     seen += [policy.get_actions(BATCH)[0].tolist() for _ in range(2)]
     assert [[0, 0], [1, 0], [2, 1]] == seen
+
+
+class Giving(NetworkPolicy):
+    """A network that gives the same numbers for each row."""
+
+    def _act(self, observations: Any, numbers: Any) -> tuple[Any, dict[str, Any]]:
+        return self._typed(np.array([self.wrapped] * len(numbers)), len(numbers)), {}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([2, 7], np.uint8),
+        ([2.0, 7.0], np.uint8),
+        ([2.9, 7.0], float),
+        ([256, 7], int),
+        ([np.nan, 7.0], float),
+    ],
+)
+def test_a_networks_numbers_become_integers_unless_that_changes_them(given: list[Any], expected: Any) -> None:
+    """Else the recorder would get a sound action in place of the one that it must refuse, or clip."""
+    space = spaces.Box(0, 255, (2,), np.uint8)
+    policy = Giving(given, EnvSpec(ENV_SPEC.observation_space, space), deterministic=False)
+    action, _ = policy.get_action(OBSERVATION)
+    assert np.array_equal(action, given, equal_nan=True)
+    assert action.dtype == expected
 
 
 class Bare:

@@ -59,7 +59,7 @@ class D3rlpyPolicy(NetworkPolicy):
         actions = self.wrapped.predict(columns[0] if len(columns) == 1 else columns)
         if self._action.kind == "discrete":
             actions = actions + int(self._space.start)  # d3rlpy counts them from 0.
-        return actions.reshape(len(numbers), *self._action.shape).astype(self._action.dtype), {}
+        return self._typed(actions.reshape(len(numbers), *self._action.shape), len(numbers)), {}
 
 
 def _plain(shape: Any) -> list[Any]:

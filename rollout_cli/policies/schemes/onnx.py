@@ -141,7 +141,7 @@ class OnnxPolicy(NetworkPolicy):
             low, high = self._action.bounds or (0, 0)
             # Rounded, it may lie outside.
             output = np.clip(low + (output + 1.0) / 2.0 * (high - low), low, high)
-        return output.astype(self._action.dtype), {}
+        return self._typed(output, len(numbers)), {}
 
 
 def _dtype(node: Any) -> str:
