@@ -45,8 +45,21 @@ def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
     action_space = getattr(env, f"{prefix}action_space")
     space_leaves(observation_space)
     space_leaves(action_space)
-    limit = min(time_limit_of(env) or math.inf, max_episode_length or math.inf)
-    return EnvSpec(observation_space, action_space, None if limit == math.inf else math.ceil(limit))
+    return EnvSpec(observation_space, action_space, _lower(time_limit_of(env), max_episode_length))
+
+
+def counted_limit(env: Any, max_episode_length: float | None) -> int | None:
+    """Return the steps after which a worker truncates an episode: the run's limit, or that of a bare environment.
+
+    A TimeLimit truncates by itself. A wrapper around it may make more steps of its own, as one whose episodes
+    are several of the environment's.
+    """
+    return _lower(time_limit_of(env.unwrapped), max_episode_length)
+
+
+def _lower(*limits: float | None) -> int | None:
+    limit = min(limit or math.inf for limit in limits)
+    return None if limit == math.inf else math.ceil(limit)
 
 
 def time_limit_of(env: Any) -> int | None:

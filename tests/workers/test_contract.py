@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -404,6 +405,31 @@ def test_an_episode_with_a_limit_may_be_longer_than_the_guard(kind: str) -> None
     if kind in RESET_FROM_OUTSIDE:
         worker = make(kind, lambda: ChainEnv("never"), limit=500, rules=EpisodeRules(step_guard=300))
         assert [500] * 3 == run(worker, range(3), steps=600).lengths.tolist()
+
+
+class TwoInOne(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An episode is two of the environment's."""
+
+    def reset(self, **options: Any) -> Any:
+        self.is_second = False
+        return self.env.reset(**options)
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if (terminated or truncated) and not self.is_second:
+            self.is_second, terminated, truncated = True, False, False
+            observation, _ = self.env.reset()
+        return observation, reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize("kind", ["default", "sync"])
+def test_a_time_limit_counts_the_steps_inside_the_wrappers_around_it(kind: str) -> None:
+    """So an episode of such a wrapper may have more steps; the run's own limit counts those that are recorded."""
+    for limit, expected in ((None, 14), (9, 9), (20, 14)):
+        worker = make(kind, lambda: TwoInOne(TimeLimit(ChainEnv("never"), 7)), limit=limit)
+        chunk = run(worker, range(3))
+        assert [expected] * 3 == chunk.lengths.tolist()
+        assert chunk.truncated.all()
 
 
 # -- action masks ------------------------------------------------------------------------------------------------------

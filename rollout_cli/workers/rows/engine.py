@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import gymnasium
 
-from rollout_cli.envs.describe import env_spec_of
+from rollout_cli.envs.describe import counted_limit, env_spec_of
 from rollout_cli.envs.updates import updated_env
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvLoadError, UserCodeError
@@ -137,11 +137,11 @@ class PythonRows:
         self._ended: list[EndedEpisode] = []
         recorders = [EpisodeRecorder(self._spec, setting.rule) for _ in envs]
         self.row_bytes = recorders[0].row_bytes
-        most_steps = self._spec.max_episode_length or self._worker.rules.most_steps(
-            recorders[0].observations.row_bytes
-        )
+        self._limits = [counted_limit(env, self._limit) for env in envs]
+        guard = self._worker.rules.most_steps(recorders[0].observations.row_bytes)
+        most_steps = max(guard, self._spec.max_episode_length or 0)
         self._rows = [
-            Row(index, recorder, setting.seeders[index], self._acting, most_steps)
+            Row(index, recorder, setting.seeders[index], self._acting, self._limits[index] or most_steps)
             for index, recorder in enumerate(recorders)
         ]
         for row, env in zip(self._rows, envs, strict=True):
@@ -207,7 +207,7 @@ class PythonRows:
         n_steps, row.where = len(row.recorder.rewards), STEP_RESULT
         terminated, truncated = row.flags
         terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
-        truncated = truncated or n_steps == self._spec.max_episode_length
+        truncated = truncated or n_steps == self._limits[row.index]
         if not (terminated or truncated):
             raise BadValueError(f"the episode has no end: it is {n_steps:,} steps long", ENDLESS_HINT)
         self._ended.append(
