@@ -49,7 +49,7 @@ def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
 
 
 def counted_limit(env: Any, max_episode_length: float | None) -> int | None:
-    """Return the steps after which a worker truncates an episode: the run's limit, or that of a bare environment.
+    """Return the steps after which a worker truncates an episode: the run's, or those of a bare environment.
 
     A TimeLimit truncates by itself. A wrapper around it may make more steps of its own, as one whose episodes
     are several of the environment's.

@@ -106,10 +106,32 @@ def _no_mode(name: str) -> PolicyLoadError:
     )
 
 
-class _CallablePolicy(AdaptedPolicy):
-    """A plain callable: `function(observation)` gives the bare action."""
+class _OwnPolicy(AdaptedPolicy):
+    """The user's own object, whose `reset`, `seed` and `seed_rows` are called where it has them.
 
-    row_by_row = True
+    A `reset` that takes no mask begins all rows at once, and episodes end one by one: such a policy acts on one
+    row at a time.
+    """
+
+    def __init__(self, wrapped: Any) -> None:
+        super().__init__(wrapped)
+        self._reset = own_method(wrapped, "reset")
+        self.resets = self._reset is not None
+        self._resets_rows = self._reset is not None and _takes_positional(self._reset, 1)
+        self.row_by_row = self.resets and not self._resets_rows
+        for name, count in (("seed", 1), ("seed_rows", 2)):
+            method = own_method(wrapped, name)
+            if method is not None and _takes_positional(method, count):
+                setattr(self, name, method)
+
+    def reset(self, do_resets: Array | None = None) -> None:
+        if self._reset is not None:
+            arguments = [do_resets] if self._resets_rows else []
+            self._reset(*arguments)
+
+
+class _CallablePolicy(_OwnPolicy):
+    """A plain callable: `function(observation)` gives the bare action."""
 
     def __init__(
         self,
@@ -127,16 +149,16 @@ class _CallablePolicy(AdaptedPolicy):
         if deterministic and not _takes_keyword(wrapped, "deterministic"):
             raise _no_mode(name_of(wrapped))
         self._act = partial(wrapped, deterministic=True) if deterministic else wrapped
+        self.row_by_row = True
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         return self._act(observation), {}
 
 
-class _CompletedPolicy(AdaptedPolicy):
+class _CompletedPolicy(_OwnPolicy):
     """A policy with `get_action` or `get_actions`, whose own methods are used where it has them.
 
-    A missing `get_action` calls `get_actions` with one row. Without `get_actions` there are no batches, and
-    so it is where `reset` takes no mask: it begins all rows at once, and episodes end one by one.
+    A missing `get_action` calls `get_actions` with one row. Without `get_actions` there are no batches.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
@@ -157,14 +179,7 @@ class _CompletedPolicy(AdaptedPolicy):
             else:
                 raise _no_mode(name_of(wrapped))
         self._get_action, self._get_actions = get_action or self._one_row, get_actions
-        self._reset = own_method(wrapped, "reset")
-        self.resets = self._reset is not None
-        self._resets_rows = self._reset is not None and _takes_positional(self._reset, 1)
-        self.row_by_row = get_actions is None or (self.resets and not self._resets_rows)
-        for name, count in (("seed", 1), ("seed_rows", 2)):
-            method = own_method(wrapped, name)
-            if method is not None and _takes_positional(method, count):
-                setattr(self, name, method)
+        self.row_by_row = self.row_by_row or get_actions is None
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         result: tuple[Any, dict[str, Any]] = self._get_action(observation)
@@ -181,11 +196,6 @@ class _CompletedPolicy(AdaptedPolicy):
             raise _not_a_pair(what, "actions", result)
         _check_rows(what, self._actions, result[0], result[1], count_rows(observations))
         return result
-
-    def reset(self, do_resets: Array | None = None) -> None:
-        if self._reset is not None:
-            arguments = [do_resets] if self._resets_rows else []
-            self._reset(*arguments)
 
     def _one_row(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         actions, infos = self.get_actions(self._observations.stack([observation]))
@@ -251,7 +261,7 @@ def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "")
         )
 
 
-class PredictPolicy(AdaptedPolicy):
+class PredictPolicy(_OwnPolicy):
     """Calls `predict(observation, state, episode_start, deterministic)` of Stable-Baselines3.
 
     It returns (action, state). The state is given back in the next step, with `episode_start`, bool (n,),
@@ -263,11 +273,9 @@ class PredictPolicy(AdaptedPolicy):
     and for one row at a time: the draws of a batch would belong to no episode.
     """
 
-    resets = True
-
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         super().__init__(wrapped)
-        self._predict = wrapped.predict
+        self._predict, self.resets = wrapped.predict, True
         keywords = ("state", "episode_start", "deterministic")
         self._keywords = [name for name in keywords if _takes_keyword(self._predict, name)]
         if deterministic and "deterministic" not in self._keywords:
@@ -295,6 +303,7 @@ class PredictPolicy(AdaptedPolicy):
         return actions, infos
 
     def reset(self, do_resets: Array | None = None) -> None:
+        super().reset(do_resets)
         mask = np.ones(len(self._starts), bool) if do_resets is None else do_resets
         if len(mask) != len(self._starts) or np.all(mask):
             self._state, self._starts = None, np.ones(len(mask), bool)

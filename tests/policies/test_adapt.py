@@ -205,6 +205,45 @@ def test_own_seed_methods_are_offered() -> None:
     assert ([8], None) == (wrapped.seeds, policy.seed_rows)
 
 
+class CalledWithHooks:
+    """A callable with a state of its own."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def __call__(self, observation: Any) -> Any:
+        return 0
+
+    def reset(self) -> None:
+        self.calls.append("reset")
+
+    def seed(self, seed: int) -> None:
+        self.calls.append(seed)
+
+
+class PredictsWithHooks(CalledWithHooks):
+    def predict(self, observation: Any) -> Any:
+        return 0, None
+
+
+class PredictsByMask(PredictsWithHooks):
+    def reset(self, do_resets: Any = None) -> None:
+        self.calls.append("reset")
+
+
+@pytest.mark.parametrize("kind", [CalledWithHooks, PredictsWithHooks, PredictsByMask])
+def test_a_callable_and_predict_are_seeded_and_reset_as_others_are(kind: type[CalledWithHooks]) -> None:
+    """Else its state would go on into the next episode."""
+    wrapped = kind()
+    policy = adapt_policy(wrapped, ENV_SPEC)
+    assert policy.resets
+    assert policy.row_by_row == (kind is not PredictsByMask)
+    assert policy.seed is not None
+    policy.seed(3)
+    policy.reset()
+    assert [3, "reset"] == wrapped.calls
+
+
 @pytest.mark.parametrize("make", [Lone, Predicting, lambda: RandomPolicy(ENV_SPEC.action_space)])
 def test_parameters_of_a_policy_without_any(make: Callable[[], Any]) -> None:
     """Only an empty set is taken."""
