@@ -121,10 +121,12 @@ def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
     row = _first_row(left, right)
     if row is None:
         return None
-    before, now = _value(left, row), _value(right, row)
-    if np.shape(before) == np.shape(now) != ():
-        element = _first_row(np.ravel(before), np.ravel(now)) or 0
-        before, now = np.ravel(before)[element], np.ravel(now)[element]
+    pair = _value(left, row), _value(right, row)
+    # Lists of JSON may be ragged, which only arrays of objects can be.
+    before, now = (np.asarray(each, None if isinstance(each, np.ndarray) else object) for each in pair)
+    if before.shape == now.shape != ():
+        element = _first_row(before.ravel(), now.ravel()) or 0
+        before, now = before.ravel()[element], now.ravel()[element]
     return Difference(name, min(start, again_start) + row, [_shown(before), _shown(now)])
 
 

@@ -148,6 +148,21 @@ def test_infos_and_lengths(again: Chunk, place: str) -> None:
     assert place == found.place
 
 
+@pytest.mark.parametrize(
+    ("lists", "values"),
+    [
+        (([[1, 2], [3]], [[1, 2], [4]]), ["[3]", "[4]"]),
+        (([[1, 2], [3, 4]], [[1, 2], [3, 5]]), [4, 5]),
+        (([[1, 2], [3]], [1]), ["[[1, 2], [3]]", "[1]"]),
+    ],
+)
+def test_lists_may_be_ragged(lists: tuple[Any, Any], values: list[Any]) -> None:
+    """They are JSON, which no array of numbers need hold."""
+    found = first_difference(*(batch(changed_info(ragged=each)) for each in lists))
+    assert found is not None
+    assert ("env_info.ragged at step 3", values) == (found.place, found.values)
+
+
 def test_the_advice_names_the_infos_that_differ() -> None:
     """Where nothing else differs, it is the very options that leave them out; else they would not help."""
     again = changed_info(np.float64(0.5), **{"sparse": 1.0, "odd [key]": 2})
