@@ -42,10 +42,10 @@ def resolve(
         if raw not in (None, [], ())
     }
     values = {} if file is None else _values_from_file(command, file)
-    sources = [defaults or {}, values, variables, typed]
-    merged = _merged(sources)
+    weakest, sources = defaults or {}, [values, variables, typed]
+    merged = _merged([weakest, *sources])
     if merged.get("resume") and recorded is not None:
-        merged = _merged([recorded(command, merged), *sources])
+        merged = _merged([weakest, recorded(command, merged), *sources])
     return CollectConfig(command=command, **merged)
 
 

@@ -223,4 +223,11 @@ def _asked_about(context: typer.Context, file: Path | None) -> CollectConfig:
     from rollout_cli.option_sources import resolve  # noqa: PLC0415 - it loads pydantic
 
     defaults = {"timesteps": 1_000_000}
-    return resolve("collect", flags=context.obj, environ=os.environ, file=file, defaults=defaults)
+    return resolve(
+        "collect",
+        flags=context.obj,
+        environ=os.environ,
+        file=file,
+        recorded=_recorded,
+        defaults=defaults,
+    )

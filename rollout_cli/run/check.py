@@ -25,6 +25,7 @@ from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.episodes import ON_EPISODES, Recorded
 from rollout_cli.run.checks.objects import Finding, InspectingWorker
+from rollout_cli.run.provenance import check_nothing_cut
 from rollout_cli.run.request import completed, env_of, policy_of, sampler_of
 from rollout_cli.samplers.plan import NO_END, MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
@@ -56,6 +57,7 @@ class Trial:
         Raises:
             RolloutError: If policy or environment cannot be found; nothing of them is loaded.
         """
+        check_nothing_cut(config)  # Of a dataset that is to be resumed.
         policy, config = policy_of(completed(config, progress))
         config = replace(config, seed=config.seed or 0, max_worker_restarts=0)
         return cls(config, policy, env_of(config), progress, seconds)

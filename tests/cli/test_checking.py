@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import rollout_cli.run.check as module
+from rollout_cli.config import CollectConfig
+from rollout_cli.run.check import CheckReport
 from tests.cli.calling import Caller
 
 ENV = ("--env", "tests.run.planted:World", "--policy", "tests.run.planted:sound", "--seed", "1")
@@ -67,6 +70,28 @@ def test_check_looks_at_what_acts(rollout: Caller, tmp_path: Path) -> None:
     )
     replayed = ("--policy", f"replay:{tmp_path / 'made'}", "--env", "CartPole-v1", "--timesteps", "1000")
     assert json.loads(rollout(*words, *replayed).stdout)["passed"]
+
+
+def test_a_resumed_dataset_says_what_is_asked_about(
+    rollout: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of `collect --resume`: its environment, its policy and its amount, unless another one is given."""
+    env = ("--env", "tests.report.worlds:Pictures", "--env-kwargs", "blind=true")
+    folder = ("--output", tmp_path / "made")
+    rollout("collect", *env, "--episodes", "3", "--seed", "5", "--sampler", "local", "-q", *folder)
+    asked = list[CollectConfig]()
+
+    def note(config: CollectConfig, **_: object) -> CheckReport:
+        asked.append(config)
+        return CheckReport({"running": []}, {}, 0.0)
+
+    monkeypatch.setattr(module, "check", note)
+    for amount in (), ("--timesteps", "9"):
+        rollout("check", "--resume", *folder, *amount)
+    assert {(env[1], 5)} == {(config.env, config.seed) for config in asked}
+    assert [({"blind": True}, None), ({"blind": True}, 9)] == [
+        (config.env_kwargs, config.timesteps) for config in asked
+    ]
 
 
 @pytest.mark.parametrize("noise", [(), ("--action-noise", "0.1")])
