@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollout_cli.config import AMOUNTS, OPTIONS, CollectConfig, CommandName, Option, Values, options_of
+from rollout_cli.config import AMOUNTS, ENDS, OPTIONS, CollectConfig, CommandName, Option, Values, options_of
 from rollout_cli.errors import ConfigError, misspelt
 from rollout_cli.loading import Source
 
@@ -20,12 +20,13 @@ def resolve(
     environ: Mapping[str, str],
     file: Path | None = None,
     recorded: Callable[[CommandName, Values], Values] | None = None,
-    defaults: Values | None = None,
+    amount: Values | None = None,
 ) -> CollectConfig:
     """Return the configuration that flags, variables, a TOML file and a dataset to be resumed give together.
 
     `flags` are texts, lists of texts or bools by option name, None where not given. `recorded` returns the
-    options that a dataset records, given all others. `defaults` are weaker than all of these.
+    options that a dataset records, given all others. `amount` is that of a run to which none of these gives an
+    end.
 
     Raises:
         ConfigError: A source that cannot be read, or a value that its option does not allow.
@@ -42,10 +43,12 @@ def resolve(
         if raw not in (None, [], ())
     }
     values = {} if file is None else _values_from_file(command, file)
-    weakest, sources = defaults or {}, [values, variables, typed]
-    merged = _merged([weakest, *sources])
+    sources = [values, variables, typed]
+    merged = _merged(sources)
     if merged.get("resume") and recorded is not None:
-        merged = _merged([weakest, recorded(command, merged), *sources])
+        merged = _merged([recorded(command, merged), *sources])
+    if ENDS.isdisjoint(merged):
+        merged |= amount or {}
     return CollectConfig(command=command, **merged)
 
 

@@ -219,15 +219,14 @@ def tune(
 
 
 def _asked_about(context: typer.Context, file: Path | None) -> CollectConfig:
-    """Return the run that `check` and `tune` are asked about, of a million steps where none says how much."""
+    """Return the run that `check` and `tune` are asked about, of a million steps where nothing ends it."""
     from rollout_cli.option_sources import resolve  # noqa: PLC0415 - it loads pydantic
 
-    defaults = {"timesteps": 1_000_000}
     return resolve(
         "collect",
         flags=context.obj,
         environ=os.environ,
         file=file,
         recorded=_recorded,
-        defaults=defaults,
+        amount={"timesteps": 1_000_000},
     )

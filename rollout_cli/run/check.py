@@ -219,13 +219,17 @@ def _written(sampler: Sampler, chunk: Chunk) -> DatasetSummary:
 def _costs(config: CollectConfig, recorded: Recorded) -> dict[str, float]:
     """Return what a step and the run take, if each core is as fast as this one."""
     chunk, rate = recorded.chunk, recorded.chunk.n_steps / recorded.seconds
-    steps = config.timesteps or len(config.run_numbers) * float(chunk.lengths.mean())
+    pace = rate * min(config.workers, usable_cores())
+    ends = [float(config.timesteps)] if config.timesteps is not None else []
+    ends += [len(config.shard_numbers) * float(chunk.lengths.mean())] if config.episodes is not None else []
+    ends += [config.max_time * pace] if config.max_time is not None else []
+    steps = min(ends)
     disk_bytes = recorded.summary.bytes / chunk.n_steps
     return {
         "steps_per_second": rate,
         "step_bytes": chunk.n_bytes / chunk.n_steps,
         "step_disk_bytes": disk_bytes,
         "steps": steps,
-        "minutes": steps / rate / min(config.workers, usable_cores()) / 60,
+        "minutes": steps / pace / 60,
         "megabytes": steps * disk_bytes / 1e6,
     }

@@ -86,12 +86,13 @@ def test_a_resumed_dataset_says_what_is_asked_about(
         return CheckReport({"running": []}, {}, 0.0)
 
     monkeypatch.setattr(module, "check", note)
-    for amount in (), ("--timesteps", "9"):
+    for amount in (), ("--timesteps", "9"), ("--max-time", "2"):
         rollout("check", "--resume", *folder, *amount)
     assert {(env[1], 5)} == {(config.env, config.seed) for config in asked}
-    assert [({"blind": True}, None), ({"blind": True}, 9)] == [
-        (config.env_kwargs, config.timesteps) for config in asked
-    ]
+    assert [{"blind": True}] * 3 == [config.env_kwargs for config in asked]
+    assert [None, 9, None] == [config.timesteps for config in asked]
+    rollout("check", "--max-time", "2")
+    assert (None, 2.0) == (asked[-1].timesteps, asked[-1].max_time)
 
 
 @pytest.mark.parametrize("noise", [(), ("--action-noise", "0.1")])

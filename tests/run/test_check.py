@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,7 @@ from rollout_cli.config import CollectConfig
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.run.check import CheckReport, check
 from rollout_cli.samplers.plan import Episodes
+from tests.helpers.chunks import episode
 
 SOUND, RANDOM = "tests.run.planted:sound", "random"
 
@@ -154,6 +156,24 @@ def test_what_is_sound_passes() -> None:
     assert "are the same when run again" in report.findings["seeds"][0].what
     assert {"speed", "a step", "the run"} == report.rows().keys()
     assert 10_000 == report.costs["steps"]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"timesteps": 1_000}, 1_000),
+        ({"timesteps": 1_000, "episodes": 7}, 140),
+        ({"episodes": "10:50", "shard": "2/4"}, 200),
+        ({"timesteps": 10_000, "max_time": 5.0, "workers": 1}, 50),
+    ],
+)
+def test_the_costs_are_those_up_to_the_first_end(options: dict[str, Any], steps: int) -> None:
+    """That of a shard, where the run is one."""
+    recorded: Any = SimpleNamespace(
+        chunk=episode(0, 20), seconds=2.0, summary=SimpleNamespace(bytes=10_000_000)
+    )
+    costs = module._costs(CollectConfig(seed=1, **options), recorded)
+    assert (steps, steps * 0.5) == (costs["steps"], costs["megabytes"])
 
 
 def test_what_is_left_out_is_no_fault() -> None:
