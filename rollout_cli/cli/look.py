@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rollout_cli
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag, folder_argument
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag, folder_argument, local_path
 from rollout_cli.cli.output import print_json, print_message, print_rows, print_table, print_text, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cli.trust import EnvKwargsFlag, places_of
@@ -192,7 +192,8 @@ def plot(
     ] = "returns",
     *,
     output: Annotated[
-        Path | None, flag("--output", "-o", metavar="FILE", text="Write a PNG or SVG file instead.")
+        Path | None,
+        flag("--output", "-o", metavar="FILE", text="Write a PNG or SVG file instead.", parser=local_path),
     ] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -230,6 +231,7 @@ def render(
             "-o",
             metavar="PATH",
             text="What to write: FILE.gif, FILE.mp4, or a folder of PNG files.",
+            parser=local_path,
         ),
     ],
     episode: Annotated[
@@ -277,7 +279,9 @@ def render(
 def report(
     folder: Folder,
     *,
-    output: Annotated[Path, flag("--output", "-o", metavar="FILE.html", text="The page to write.")],
+    output: Annotated[
+        Path, flag("--output", "-o", metavar="FILE.html", text="The page to write.", parser=local_path)
+    ],
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rollout_cli.remote import folder_of
+from rollout_cli.errors import UsageError
+from rollout_cli.remote import RemotePath, folder_of
 
 if TYPE_CHECKING:
     from rollout_cli.config import Option
@@ -40,6 +41,18 @@ def shown(*names: str, text: str, **more: Any) -> Any:
 def folder_argument(metavar: str, text: str) -> Any:
     """Return a Typer argument that names a folder, or several, as paths or URIs."""
     return typer.Argument(metavar=metavar, help=text, show_default=False, parser=folder_of)
+
+
+def local_path(text: str) -> Path:
+    """Return where a command writes what no storage behind a URI is given; a `file:` URI is a local path.
+
+    Raises:
+        UsageError: If it is another URI, or a folder without a name, such as `.`.
+    """
+    path = folder_of(text)
+    if isinstance(path, RemotePath) or not path.name:
+        raise UsageError(f"--output {text!r} names no local file", hint="give the path of a file to write")
+    return path
 
 
 ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", text="A TOML file of options.")]

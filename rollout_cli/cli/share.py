@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import rollout_cli
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag, local_path
 from rollout_cli.cli.output import print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import StorageError, UsageError
@@ -94,7 +94,9 @@ def card(
 
 def pack(
     spec: Annotated[str, typer.Argument(metavar="MODULE:ATTR", help="A policy, a class or a factory.")],
-    output: Annotated[Path, flag("--output", "-o", metavar="FILE", text="The file to write.")],
+    output: Annotated[
+        Path, flag("--output", "-o", metavar="FILE", text="The file to write.", parser=local_path)
+    ],
     *,
     overwrite: Annotated[bool, flag("--overwrite", text="Replace the file.")] = False,
     quiet: QuietFlag = False,

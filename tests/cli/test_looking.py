@@ -113,6 +113,21 @@ def test_a_film_of_a_world_that_is_drawn_when_it_is_made(rollout: Caller, fresh:
     assert "" == ran.stderr
 
 
+@pytest.mark.parametrize("output", ["s3://bucket/seen.html", ".", ""])
+def test_what_names_no_local_file(
+    rollout: Caller, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """A folder `s3:` would be a surprise, and a film, a picture, a page or a policy has a name."""
+    monkeypatch.chdir(tmp_path)
+    commands = *((name, dataset) for name in ("render", "plot", "report")), ("policy", "pack", "a:b")
+    for command in commands:
+        error = rollout(*command, "--output", output, code=2).stderr
+        assert f"{output!r} names no local file" in error
+    assert [] == [*tmp_path.iterdir()]
+    rollout("report", dataset, "--output", f"file://{tmp_path}/seen.html")
+    assert (tmp_path / "seen.html").is_file()
+
+
 def test_report_and_card(rollout: Caller, dataset: Path) -> None:
     document = json.loads(rollout("report", dataset, "-o", "r.html", "--json").stdout)
     assert Path("r.html").stat().st_size == document["bytes"]
