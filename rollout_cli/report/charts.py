@@ -175,7 +175,15 @@ def bins_of(values: Array, most: int = _BINS) -> Array:
     # There may not be so many numbers between them, or more than a float can say.
     if not np.spacing(max(abs(low), abs(high))) * most <= high - low < math.inf:
         return np.array([low, max(high, np.nextafter(low, math.inf))])
-    return np.linspace(low, high, most + 1)
+    edges = np.linspace(low, high, most + 1)
+    if _are_halves(edges):  # Which would be those of whole numbers.
+        edges[-1] = np.nextafter(high, math.inf)
+    return edges
+
+
+def _are_halves(edges: Sequence[float] | Array) -> bool:
+    """Return whether bins, as `bins_of` makes them, are those of whole numbers: they end between two."""
+    return all(edge % 1 == 0.5 for edge in edges)  # noqa: PLR2004
 
 
 def _frequent(texts: list[Any]) -> str:
@@ -250,12 +258,14 @@ def histogram(title: str, values: Array) -> Bars:
 
 
 def bin_labels(edges: Sequence[float] | Array) -> list[str]:
-    """Return the names of bins, as `bins_of` makes them."""
+    """Return the names of bins, as `bins_of` makes them, in as many digits as tell them apart."""
     pairs = list(pairwise(edges))
-    if all(edge % 1 == 0.5 for edge in edges):  # noqa: PLR2004 - integers: between two of them
+    if _are_halves(edges):
         ends = [(f"{low + 0.5:.0f}", f"{high - 0.5:.0f}") for low, high in pairs]
         return [low if low == high else f"{low} to {high}" for low, high in ends]
-    return [f"{low:.4g} to {high:.4g}" for low, high in pairs]
+    digits = next(n for n in range(4, 18) if len({f"{edge:.{n}g}" for edge in edges}) == len(edges))
+    texts = [f"{edge:.{digits}g}" for edge in edges]
+    return [f"{low} to {high}" for low, high in pairwise(texts)]
 
 
 def over_time(dataset: Dataset) -> Ranges:

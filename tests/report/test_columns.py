@@ -68,6 +68,25 @@ def test_bins(values: list[float], edges: list[float]) -> None:
     assert len(values) == np.histogram(values, found)[0].sum()
 
 
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([0, 1, 1, 3], ["0", "1", "2", "3"]),
+        ([0, 9, 4], ["0 to 2", "3 to 5", "6 to 8", "9 to 11"]),
+        ([0.5, 4.5], ["0.5 to 1.5", "1.5 to 2.5", "2.5 to 3.5", "3.5 to 4.5"]),
+        ([0.1, 0.5], ["0.1 to 0.2", "0.2 to 0.3", "0.3 to 0.4", "0.4 to 0.5"]),
+        (
+            [11000.5, 11004.5, 11001],
+            ["11000.5 to 11001.5", "11001.5 to 11002.5", "11002.5 to 11003.5", "11003.5 to 11004.5"],
+        ),
+        ([0.1, np.nextafter(0.1, 1)], ["0.10000000000000001 to 0.10000000000000002"]),
+    ],
+)
+def test_the_names_of_bins(values: list[float], labels: list[str]) -> None:
+    """No two are equal, since matplotlib draws bars of one name in one place; halves are no whole numbers."""
+    assert labels == charts.bin_labels(bins_of(np.array(values, float), 4))
+
+
 @pytest.mark.parametrize(("most", "n_runs"), [(10, 3), (30, 16), (4, 16), (7, 7), (1, 1)])
 def test_a_sample(vectors: Dataset, most: int, n_runs: int) -> None:
     """It has runs of steps, from the first step to the last one; none comes twice."""
