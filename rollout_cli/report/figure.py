@@ -73,11 +73,13 @@ def _profiles(panels: Sequence[Any], chart: Profiles) -> None:
     for axes in panels[len(chart.rows) :]:
         axes.set_axis_off()
     for axes, row in zip(panels, chart.rows, strict=False):
-        axes.set_title(row.name, fontsize="small")
+        # A name may have dollars: no formula is between two of them.
+        axes.set_title(row.name, fontsize="small", parse_math=False)
         axes.set_yticks([])
         axes.tick_params(labelsize="x-small")
         axes.spines[["top", "right", "left"]].set_visible(False)
         if row.counts:
             axes.stairs(row.counts, row.edges, fill=True, color=_COLOUR)
         else:
-            axes.text(0.5, 0.5, row.text[:40] or "no finite number", ha="center", fontsize="x-small")
+            text = row.text[:40] or "no finite number"
+            axes.text(0.5, 0.5, text, ha="center", fontsize="x-small", parse_math=False)
