@@ -218,6 +218,13 @@ class Ranges(Titled):
     percentiles: Array  # (n, 3)
     ordered: bool  # Whether a group follows from the one before it.
 
+    @property
+    def heights(self) -> Array:
+        """The percentiles, from 0 for the least of them to 1 for the greatest."""
+        halves: Array = self.percentiles / 2  # The difference may be more than a float can say.
+        low, high = float(halves.min()), float(halves.max())
+        return np.asarray((halves - low) / ((high - low) or 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Profiles(Titled):
@@ -288,7 +295,7 @@ def _ranges(dataset: Dataset, title: str, groups: Mapping[str, Array], *, ordere
     returns = dataset.rows.column("return")
     finite = {name: returns[group][np.isfinite(returns[group])] for name, group in groups.items()}
     percentiles = {
-        name: np.percentile(values, [10, 50, 90]) for name, values in finite.items() if len(values)
+        name: 2 * np.percentile(values / 2, [10, 50, 90]) for name, values in finite.items() if len(values)
     }
     note = f"by {'episode' if ordered else 'worker'}: median, and from the 10th to the 90th percentile"
     n_left_out = len(groups) - len(percentiles)

@@ -78,7 +78,7 @@ def ranges(chart: Ranges) -> str:
     room, count, extremes = _HEIGHT - _BOTTOM - _TOP - 8, len(chart.labels), (f"{high:.5g}", f"{low:.5g}")
     left = _left_of(*extremes)
     places = [left + 8 + (_WIDTH - left - 16) * (at + 0.5) / count for at in range(count)]
-    heights = _TOP + 4 + room * (1 - (chart.percentiles - low) / ((high - low) or 1))
+    heights = _TOP + 4 + room * (1 - chart.heights)
     down, middle, up = (_points(places, heights[:, at]) for at in range(3))
     parts = [
         _text(left - 6, _TOP + 8, extremes[0], "end"),

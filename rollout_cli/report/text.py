@@ -47,7 +47,7 @@ def _ranges(chart: Ranges, width: int) -> Iterator[str]:
     middles = [f"{middle:.5g}" for middle in chart.percentiles[:, 1]]
     right = max(map(len, middles))
     room = max(_LEAST_BAR, width - left - right - 4)
-    cells = np.rint((chart.percentiles - low) / ((high - low) or 1) * (room - 1)).astype(int)
+    cells = np.rint(chart.heights * (room - 1)).astype(int)
     for label, (first, middle, last), value in zip(chart.labels, cells.tolist(), middles, strict=True):
         bar = [" "] * room
         bar[first : last + 1] = "─" * (last + 1 - first)

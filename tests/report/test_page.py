@@ -107,6 +107,23 @@ def test_returns_that_are_not_finite(vectors: Dataset, monkeypatch: pytest.Monke
     assert "no finite value" in [*lines(over_time(vectors), 80)]
 
 
+def test_returns_further_apart_than_a_float_can_say(
+    vectors: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are drawn as others are, on a page and in a terminal."""
+    column = Rows.column
+
+    def huge(rows: Rows, name: str) -> Any:
+        values = column(rows, name)
+        return np.linspace(-1, 1, len(values)) * 1.7e308 if name == "return" else values
+
+    monkeypatch.setattr(Rows, "column", huge)
+    chart = over_time(vectors)
+    assert [-1.7e308, 1.7e308] == [chart.percentiles.min(), chart.percentiles.max()]
+    assert "nan" not in svg.ranges(chart)
+    assert "  █" in [*lines(chart, 80)][-2]
+
+
 def test_the_file(vectors: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "a" / "report.html"
     assert write_report(vectors, path) == path.stat().st_size < 2_000_000
