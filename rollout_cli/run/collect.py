@@ -128,6 +128,9 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
         state, tally = request.state, _Tally(request.state.skipped)
         if state.is_complete:
             progress.notice(f"{config.output} is complete: there is nothing to do")
+            if config.require_reproducible:
+                stored = state.source["reproducible"]
+                reproduce.require(reproduce.Verdict(stored["status"], stored["reason"]))
             return _result(
                 tally,
                 started_at,

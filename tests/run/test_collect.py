@@ -308,6 +308,18 @@ def test_a_run_that_is_not_reproducible(tmp_path: Path, required: bool) -> None:
     assert ("complete", "no", "action") == (info["status"], verdict["status"], verdict["difference"]["field"])
 
 
+def test_a_complete_run_that_is_not_reproducible(tmp_path: Path) -> None:
+    """Where that is required it is an error each time, also where a job is run again and nothing is left."""
+    options: dict[str, Any] = {
+        "episodes": EpisodeRange(0, 3),
+        "policy": "tests.helpers.policies:StatefulPolicy",
+    }
+    run(tmp_path / "out", **options)
+    assert "no" == run(tmp_path / "out", resume=True, **options).reproducible["status"]
+    with pytest.raises(NotReproducibleError, match=r"--require-reproducible: no \(episode "):
+        run(tmp_path / "out", resume=True, require_reproducible=True, **options)
+
+
 def test_a_run_that_is_known_not_to_be_reproducible(tmp_path: Path) -> None:
     """Where that is not allowed it ends before it begins."""
     options: dict[str, Any] = {
