@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from textwrap import shorten
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from rollout_cli.errors import EnvError, RolloutError, WorkerError
+from rollout_cli.errors import ArgumentError, EnvError, RolloutError, WorkerError
 from rollout_cli.samplers.pool import Died
 from rollout_cli.seeding.seeds import env_seed
 
@@ -46,6 +46,9 @@ class Supervision:
             is run again up to three times in a worker that is built anew, or is skipped.
         step_timeout: Seconds that one step of a worker may take; None for no limit.
         episode_timeout: Seconds that an episode may take; None for no limit.
+
+    Raises:
+        ArgumentError: If one is out of range (a ValueError, too).
     """
 
     max_worker_restarts: int = 10
@@ -53,6 +56,18 @@ class Supervision:
     on_env_error: OnEnvError = "fail"
     step_timeout: float | None = None
     episode_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        # A word that is misspelt would be the last one of its list: skipped episodes, for example.
+        ranges = {
+            "max_worker_restarts": self.max_worker_restarts >= 0,
+            "on_worker_death": self.on_worker_death in get_args(OnWorkerDeath),
+            "on_env_error": self.on_env_error in get_args(OnEnvError),
+            "step_timeout": self.step_timeout is None or self.step_timeout > 0,
+            "episode_timeout": self.episode_timeout is None or self.episode_timeout > 0,
+        }
+        if wrong := [name for name, is_in_range in ranges.items() if not is_in_range]:
+            raise ArgumentError(f"{wrong[0]} is {getattr(self, wrong[0])!r}, which is out of range")
 
     @property
     def has_time_out(self) -> bool:

@@ -83,6 +83,23 @@ def test_names_and_defaults() -> None:
     )
 
 
+def test_arguments_out_of_range() -> None:
+    """They are a ValueError, too; a word that is misspelt does not stand for another one, such as `skip`."""
+    for wrong in (
+        {"max_worker_restarts": -1},
+        {"on_worker_death": "ignore"},
+        {"on_env_error": "raise"},
+        {"step_timeout": 0},
+        {"episode_timeout": float("nan")},
+    ):
+        arguments: dict[str, Any] = wrong
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            rollout_cli.Supervision(**arguments)
+    method: Any = "fork"
+    with pytest.raises(ValueError, match="start_method is 'fork'"):
+        rollout_cli.MultiprocessingSampler(act, ChainEnv(), start_method=method)
+
+
 @pytest.mark.parametrize(("kind", "n_episodes"), [("default", 1), ("vec", 8)])
 def test_the_verbs_of_a_worker(kind: str, n_episodes: int) -> None:
     """By hand, or by `rollout`: one episode, or one of each row, whole; then none is left."""

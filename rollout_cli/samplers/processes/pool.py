@@ -13,11 +13,11 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import cloudpickle
 
-from rollout_cli.errors import WorkerError
+from rollout_cli.errors import ArgumentError, WorkerError
 from rollout_cli.loading import first_line, one_line
 from rollout_cli.memory import ReusedMemory
 from rollout_cli.samplers.messages import Exit, Started, ToSampler, ToWorker
@@ -266,10 +266,15 @@ class MultiprocessingSampler(Sampler):
         args: As in `Sampler`.
         start_method: `forkserver` or `spawn`.
         kwargs: As in `Sampler`.
+
+    Raises:
+        ArgumentError: If there is no such `start_method` (a ValueError, too).
     """
 
     def __init__(self, *args: Any, start_method: StartMethod = "forkserver", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if start_method not in get_args(StartMethod):
+            raise ArgumentError(f"start_method is {start_method!r}, must be 'forkserver' or 'spawn'")
         self._start_method: StartMethod = start_method
 
     def _make_pool(self) -> Pool:
