@@ -25,8 +25,8 @@ def resolve(
     """Return the configuration that flags, variables, a TOML file and a dataset to be resumed give together.
 
     `flags` are texts, lists of texts or bools by option name, None where not given. `recorded` returns the
-    options that a dataset records, given all others. `amount` is that of a run to which none of these gives an
-    end.
+    options that a dataset records, given all others. `amount` is that of a run to which none of these gives
+    an end.
 
     Raises:
         ConfigError: A source that cannot be read, or a value that its option does not allow.

@@ -80,8 +80,8 @@ def encode_images(images: Array) -> pa.Array:
 def write_card(export: Export, name: str, front_matter: str) -> None:
     """Write README.md, which also says what the format `name` does not hold of the episodes.
 
-    `{digest}` in the front matter stands for the files: `datasets` keeps a copy by the folder's name and these
-    lines, and would read another export of that name from it.
+    `{digest}` in the front matter stands for the files: `datasets` keeps a copy by the folder's name and
+    these lines, and would read another export of that name from it.
     """
     steps, digest = int(export.lengths.sum()), blake2b(digest_size=16)
     for path in sorted(export.path.rglob("*.parquet")):

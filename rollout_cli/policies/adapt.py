@@ -109,8 +109,8 @@ def _no_mode(name: str) -> PolicyLoadError:
 class _OwnPolicy(AdaptedPolicy):
     """The user's own object, whose `reset`, `seed` and `seed_rows` are called where it has them.
 
-    A `reset` that takes no mask begins all rows at once, and episodes end one by one: such a policy acts on one
-    row at a time.
+    A `reset` that takes no mask begins all rows at once, and episodes end one by one: such a policy acts on
+    one row at a time.
     """
 
     def __init__(self, wrapped: Any) -> None:

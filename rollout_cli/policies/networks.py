@@ -74,7 +74,7 @@ class NetworkPolicy(SeededPolicy):
     def _typed(self, actions: Array, n_rows: int) -> Array:
         """Return actions in the dtype of their space; PolicyError where they are not (n, *shape).
 
-        Numbers that integers would change, such as 2.7 or 256 for uint8, stay as they are: the recorder says so.
+        Numbers that integers would change, such as 2.7 or 256 for uint8, stay: the recorder refuses them.
         """
         check_shape("actions", actions, (n_rows, *self._action.shape))
         with np.errstate(over="ignore", invalid="ignore"):

@@ -65,12 +65,12 @@ class _Shard(NamedTuple):
         ]
 
     def in_whole(self, from_numbers: Sequence[int]) -> list[int]:
-        """Return where a change begins in each partition of the whole run: in those of others, behind its end."""
+        """Return where a change begins in each partition of the whole run; in those of others, at its end."""
         if (per_worker := self.config.episodes_per_worker) is None:
             return list(from_numbers)
-        own = dict(zip(self.config.shard_numbers, from_numbers, strict=True))
+        of_shard = dict(zip(self.config.shard_numbers, from_numbers, strict=True))
         workers = self.config.run_numbers
-        return [own.get(worker, workers.stop * per_worker) for worker in workers]
+        return [of_shard.get(worker, workers.stop * per_worker) for worker in workers]
 
 
 def merge(
