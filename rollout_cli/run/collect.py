@@ -363,6 +363,8 @@ def _check(run: _Run, sampler: Sampler, verdict: reproduce.Verdict | None) -> re
     """Run early episodes again, unless the verdict is known or the run was ended early."""
     request, tally = run.request, run.tally
     verdict = reproduce.verdict_of_changes(request.state.changes) or verdict
+    if verdict is None and not tally.steps:  # It is about the same episodes as before.
+        verdict = reproduce.recorded(request.state.source)
     if verdict is None and run.is_ending:
         verdict = reproduce.known_beforehand(sampler.report) or reproduce.Verdict(
             "unknown", "the run was ended early"

@@ -65,6 +65,15 @@ def verdict_of_changes(changes: Sequence[Mapping[str, Any]]) -> Verdict | None:
     return Verdict("no", "; ".join(change["what"] for change in changes)) if changes else None
 
 
+def recorded(source: Mapping[str, Any]) -> Verdict | None:
+    """Return the verdict that the record of a dataset's run has; None where it is unknown."""
+    facts = source.get("reproducible", {})
+    if facts.get("status", "unknown") == "unknown":
+        return None
+    difference = facts.get("difference")
+    return Verdict(**{**facts, "difference": difference and Difference(**difference)})
+
+
 @dataclass(slots=True)
 class EarlyEpisodes:
     """Copies of a few of the first episodes of a run, some of which are run again at its end.

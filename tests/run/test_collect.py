@@ -263,6 +263,17 @@ def test_a_failure_keeps_the_reasons_of_skipped_episodes(tmp_path: Path) -> None
     assert {"kept": 4, "run": 5, "rejected": 1}.items() <= source["acceptance"].items()
 
 
+def test_a_resume_that_adds_no_episode_keeps_the_verdict(tmp_path: Path) -> None:
+    """The last episode was skipped, and is again."""
+    options: dict[str, Any] = {"episodes": EpisodeRange(0, 220), "on_env_error": "skip"}
+    options["env_kwargs"] = {"what": "raise", "episodes": [env_seed(7, 219)]}
+    first = run(tmp_path / "out", **options)
+    again = run(tmp_path / "out", **options, resume=True)
+    assert (219, 0.0) == (again.episodes, again.steps_per_second)
+    assert "yes" == first.reproducible["status"]
+    assert first.reproducible == again.reproducible == source_of(tmp_path / "out")["reproducible"]
+
+
 def test_nothing_but_skipped_episodes_is_an_error(tmp_path: Path) -> None:
     """With the reason of the first one."""
     with pytest.raises(UserCodeError, match=r"all episodes were skipped, 3 of them; episode 0: .*is broken"):

@@ -16,8 +16,8 @@ from rollout_cli.dataset.layout import described
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate, without_infos
 from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError, as_flags
-from rollout_cli.run.compare import advice, first_difference
-from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, require
+from rollout_cli.run.compare import Difference, advice, first_difference
+from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, recorded, require
 from rollout_cli.samplers.plan import Episodes, Plan
 from rollout_cli.workers.values import WorkerReport
 from tests.helpers.chunks import BOX_SPEC, episode
@@ -336,6 +336,13 @@ def test_no_episode_to_run_again() -> None:
     ):
         found = check(sampler, EarlyEpisodes(), sampler.rebuild, steps=steps, seconds=0.1, required=False)
         assert ("unknown", reason) == (found.status, found.reason)
+
+
+def test_a_recorded_verdict() -> None:
+    """It is what was recorded, with the place of a difference; `unknown` is none."""
+    found = Verdict("no", "episode 3", "n_envs", [5, 3], Difference("reward", 2, [1.5, None]))
+    assert found == recorded({"reproducible": asdict(found)})
+    assert recorded({"reproducible": asdict(Verdict("unknown"))}) is None is recorded({})
 
 
 def test_what_is_required() -> None:
