@@ -129,8 +129,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
         if state.is_complete:
             progress.notice(f"{config.output} is complete: there is nothing to do")
             if config.require_reproducible:
-                stored = state.source["reproducible"]
-                reproduce.require(reproduce.Verdict(stored["status"], stored["reason"]))
+                reproduce.require(reproduce.recorded(state.source))
             return _result(
                 tally,
                 started_at,
@@ -363,8 +362,9 @@ def _check(run: _Run, sampler: Sampler, verdict: reproduce.Verdict | None) -> re
     """Run early episodes again, unless the verdict is known or the run was ended early."""
     request, tally = run.request, run.tally
     verdict = reproduce.verdict_of_changes(request.state.changes) or verdict
-    if verdict is None and not tally.steps:  # It is about the same episodes as before.
-        verdict = reproduce.recorded(request.state.source)
+    stored = reproduce.recorded(request.state.source)
+    if verdict is None and not tally.steps and stored.status != "unknown":
+        verdict = stored  # It is about the same episodes.
     if verdict is None and run.is_ending:
         verdict = reproduce.known_beforehand(sampler.report) or reproduce.Verdict(
             "unknown", "the run was ended early"

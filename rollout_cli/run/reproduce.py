@@ -65,11 +65,9 @@ def verdict_of_changes(changes: Sequence[Mapping[str, Any]]) -> Verdict | None:
     return Verdict("no", "; ".join(change["what"] for change in changes)) if changes else None
 
 
-def recorded(source: Mapping[str, Any]) -> Verdict | None:
-    """Return the verdict that the record of a dataset's run has; None where it is unknown."""
-    facts = source.get("reproducible", {})
-    if facts.get("status", "unknown") == "unknown":
-        return None
+def recorded(source: Mapping[str, Any]) -> Verdict:
+    """Return the verdict that the record of a dataset's run has; a new dataset has none yet."""
+    facts = source.get("reproducible", {"status": "unknown"})
     difference = facts.get("difference")
     return Verdict(**{**facts, "difference": difference and Difference(**difference)})
 
