@@ -81,6 +81,13 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     count_segments(info, kept)
     is_whole = all(info[name] == verified.info[name] for name in ("episodes", "steps"))
     info["status"] = "complete" if is_whole and info["status"] == "complete" else "interrupted"
+    if not (is_whole or info["derived"]):  # What ended the run, and what it kept, was said of other episodes.
+        ends = ("stopped_by", "acceptance")
+        info["sources"] = [
+            {name: value for name, value in source.items() if name not in ends} for source in info["sources"]
+        ]
+    if not is_whole and "card" in info:
+        info["card"] = {**info["card"], "plot": False}  # The picture shows them, too.
     report = RepairReport(
         path=root,
         changed=bool(moved or verified.faults or info["status"] != verified.info["status"]),

@@ -36,6 +36,7 @@ from tests.helpers.damage import (
     set_json,
     set_values,
 )
+from tests.helpers.datasets import set_source, source_of
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     RICH_SPEC,
@@ -220,6 +221,22 @@ def test_the_record_of_what_is_dropped_and_odd_is_of_what_stays(folder: Path, pr
     assert before["times"].items() <= (after["times"] | {"updated": before["times"]["updated"]}).items()
     assert 1 == len(after["times"]["repaired"])
     assert [one for one in before["anomalies"] if one["episode"] < after["episodes"]] == after["anomalies"]
+
+
+def test_what_was_said_of_the_whole_run_is_not_said_of_a_part(folder: Path) -> None:
+    """What ended it, how many episodes it kept, and a picture of their returns; a whole dataset keeps that."""
+    set_source(folder, stopped_by="episodes", acceptance={"kept": N})
+    set_json(folder / INFO, card={"license": "mit", "plot": True})
+    (folder / data(99)).write_bytes(b"")
+    repair_dataset(folder)
+    assert ("episodes", {"kept": N}) == tuple(
+        source_of(folder)[name] for name in ("stopped_by", "acceptance")
+    )
+    lose_tail(folder)
+    repair_dataset(folder)
+    assert not {"stopped_by", "acceptance"} & source_of(folder).keys()
+    assert {"license": "mit", "plot": False} == read_info(folder)["card"]
+    assert "returns.png" not in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
