@@ -128,12 +128,22 @@ def is_relabelled(info: Mapping[str, Any]) -> bool:
 
 
 def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return which sources have other hashes in two records, as `the source of the policy has changed`."""
+    """Return which sources have other hashes in two records: `the source of the policy has changed (p.py)`."""
+    files = {file["sha256"]: file["path"] for file in before.get("files", ())}
+    specs = (before["policy"]["spec"], before["env_source"]["spec"], before["collector"].get("worker_class"))
     names = {"policy": "policy", "env": "environment", "worker": "worker class"}
-    changed = [names[name] for name in names if before.get(name, {}).get("sha256") != now[name]["sha256"]]
+    changed = []
+    for (name, words), spec in zip(names.items(), specs, strict=True):
+        old = before.get(name, {}).get("sha256")
+        if old != now[name]["sha256"]:
+            changed.append(f"the source of the {words} has changed ({files.get(old, spec)})")
     wrappers = zip(before["env_source"]["wrappers"], now["env_source"]["wrappers"], strict=False)
-    changed += [f"wrapper {new['spec']}" for old, new in wrappers if old["sha256"] != new["sha256"]]
-    return [f"the source of the {name} has changed" for name in changed]
+    changed += [
+        f"the source of the wrapper {new['spec']} has changed"
+        for old, new in wrappers
+        if old["sha256"] != new["sha256"]
+    ]
+    return changed
 
 
 def differences(

@@ -412,7 +412,7 @@ def test_a_changed_source_is_refused(project: Path) -> None:
     write_module(project, "mine", code)
     run(project / "out", timesteps=1_500, env="mine:Env")
     write_module(project, "mine", f"{code}# changed\n")
-    with pytest.raises(UsageError, match="the source of the environment has changed"):
+    with pytest.raises(UsageError, match=r"the source of the environment has changed \(mine.py\)"):
         resume(project / "out", timesteps=3_000)
 
 
