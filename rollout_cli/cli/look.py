@@ -100,20 +100,21 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     from rollout_cli.report.identity import ends, figures, spread  # noqa: PLC0415 - as above
 
     dataset = rollout_cli.load(folder)
-    columns, counts = stats_of(dataset) if len(dataset) else {}, ends(dataset)
+    (columns, counted), counts = stats_of(dataset) if len(dataset) else ({}, 0), ends(dataset)
     steps = int(dataset.rows.column("length").sum())
     values = {name: dataset.rows.column(name) for name in ("return", "length")} if len(dataset) else {}
     if json:
         spreads = {name: figures(array) for name, array in values.items()}
-        totals = {"path": str(folder), "episodes": len(dataset), "steps": steps}
+        totals = {"path": str(folder), "episodes": len(dataset), "steps": steps, "column_steps": counted}
         print_json({**totals, **spreads, "ends": counts, "columns": columns})
         return
     rows = {"episodes": f"{len(dataset):,}", "steps": f"{steps:,}"}
     rows |= {name: spread(array) for name, array in values.items()}
-    print_rows(rows | {name: f"{count:,} episodes" for name, count in counts.items()})
+    rows |= {name: f"{count:,} episodes" for name, count in counts.items()}
+    print_rows(rows | ({"columns": f"a sample of {counted:,} steps"} if counted < steps else {}))
     print_text("")
     names = ("column", "min", "max", "mean", "std", "share")
-    print_table(names, [line for name, column in columns.items() for line in _lines(name, column, steps)])
+    print_table(names, [line for name, column in columns.items() for line in _lines(name, column, counted)])
 
 
 def _lines(name: str, column: Mapping[str, Any], steps: int) -> Iterator[list[str]]:

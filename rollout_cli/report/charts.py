@@ -90,8 +90,8 @@ def some_steps(dataset: Dataset) -> pa.Table:
     return dataset.rows.some_steps(max(1, min(_MOST_STEPS, _MOST_BYTES // max(1, step_bytes))))
 
 
-def stats_of(dataset: Dataset) -> dict[str, Any]:
-    """Return meta/stats.json; before a run has ended, such statistics of a sample of the steps.
+def stats_of(dataset: Dataset) -> tuple[dict[str, Any], int]:
+    """Return meta/stats.json, and how many steps it is of; before a run has ended, of a sample of them.
 
     Raises:
         DatasetFormatError: If it is damaged.
@@ -99,8 +99,9 @@ def stats_of(dataset: Dataset) -> dict[str, Any]:
     path = stats_path(dataset.path)
     with reading(path):
         if dataset.info["status"] != "collecting" and path.is_file():
-            return _stats_in(path)
-    return stats_document(table_stats(some_steps(dataset)), dataset.rows.table.schema)
+            return _stats_in(path), int(dataset.rows.column("length").sum())
+    table = some_steps(dataset)
+    return stats_document(table_stats(table), dataset.rows.table.schema), len(table)
 
 
 def _stats_in(path: Path) -> dict[str, Any]:
@@ -117,7 +118,7 @@ def dimensions(dataset: Dataset, table: pa.Table, *prefixes: str) -> Iterator[Di
 
     `table` has the rows of `data` that are looked at.
     """
-    stats, features = stats_of(dataset), dataset.info["features"]
+    (stats, _), features = stats_of(dataset), dataset.info["features"]
     for name in table.column_names:
         if name.startswith(prefixes) and (name == "reward" or features[name]["kind"] != "fact"):
             yield from _of_column(dataset, table, name, stats.get(name))

@@ -128,7 +128,8 @@ def _column_tables(dataset: Dataset) -> Iterator[str]:
     }
     table = some_steps(dataset)
     sampled = "all" if len(table) == dataset.rows.column("length").sum() else "a sample of"
-    note = f"Histograms and shares are those of {sampled} {len(table):,} steps."
+    what = "Figures, histograms" if dataset.info["status"] == "collecting" else "Histograms"
+    note = f"{what} and shares are those of {sampled} {len(table):,} steps."
     yield tag("h2", "Columns") + tag("p", _safe(note))
     for title, prefixes in kinds.items():
         rows = list(islice(dimensions(dataset, table, *prefixes), _MOST_ROWS + 1))

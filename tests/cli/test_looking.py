@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rollout_cli.report import charts
 from rollout_cli.report.identity import sized
 from tests.cli.calling import Caller
 from tests.helpers.datasets import episodes_of, info_of, set_source, steps_of
@@ -53,14 +54,21 @@ def test_stats(rollout: Caller, dataset: Path) -> None:
     assert episodes_of(dataset)["return"].to_numpy().mean() == document["return"]["mean"]
 
 
-def test_stats_of_a_run_that_goes_on(rollout: Caller) -> None:
-    """They are counted from its steps."""
+def test_stats_of_a_run_that_goes_on(rollout: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted from its steps; a sample of them says so, and shares are those of the sample."""
     rollout(*MAKE, "--episodes", "2", "-o", "out")
     expected = json.loads(rollout("stats", "out", "--json").stdout)
     info = info_of(Path("out"))
     Path("out/meta/info.json").write_text(json.dumps(info | {"status": "collecting"}))
     Path("out/meta/stats.json").unlink()
     assert expected == json.loads(rollout("stats", "out", "--json").stdout)
+    assert "sample" not in rollout("stats", "out").stdout
+    monkeypatch.setattr(charts, "_MOST_STEPS", 16)
+    shown = rollout("stats", "out").stdout
+    assert re.search(r"^columns +a sample of 16 steps$", shown, re.MULTILINE)
+    assert re.search(r"^reward +1 +1 +1 +0 +100 %$", shown, re.MULTILINE)
+    rollout("report", "out", "--output", "out.html")
+    assert "Figures, histograms and shares are those of a sample of 16 steps." in Path("out.html").read_text()
 
 
 def test_list(rollout: Caller, dataset: Path) -> None:
