@@ -210,7 +210,12 @@ def tune(
     if not quiet:
         names = ("workers", "envs per worker", "vectorization", "steps/s", "bare loops", "problem")
         rows = [
-            [*row["options"].values(), f"{row['rate']:,.0f}", f"{row['ratio'] or 0:.2f}", row["problem"]]
+            [
+                *row["options"].values(),
+                f"{row['rate']:,.0f}",
+                "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+                row["problem"],
+            ]
             for row in document["rows"]
         ]
         print_table(names, rows)

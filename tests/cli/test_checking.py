@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import rollout_cli.run.check as module
+import rollout_cli.run.tune as tuning
 from rollout_cli.config import CollectConfig
 from rollout_cli.run.check import CheckReport
 from tests.cli.calling import Caller
@@ -55,6 +56,14 @@ def test_tune_prints_a_configuration(rollout: Caller, tmp_path: Path) -> None:
     assert "envs_per_worker" in options
     repeatable = json.loads(rollout(*words, "--require-reproducible", "--json").stdout)
     assert {"sync"} == {row["options"]["vectorization"] for row in repeatable["rows"]}
+
+
+def test_a_ratio_that_is_unknown_is_not_said(rollout: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vector environment has no bare loop to be compared with."""
+    options = {"workers": 1, "envs_per_worker": 16, "vectorization": "native"}
+    monkeypatch.setattr(tuning, "tune", lambda *_, **__: tuning.TuneResult([tuning.Row(options, 5e3)], None))
+    shown = rollout("tune", "--vectorization", "native").stdout.splitlines()
+    assert ["1", "16", "native", "5,000"] == shown[1].split()
 
 
 def test_check_looks_at_what_acts(rollout: Caller, tmp_path: Path) -> None:
