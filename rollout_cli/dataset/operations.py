@@ -228,14 +228,15 @@ def relabel_dataset(
         rewards = [_rewards(name, function, episode) for episode in Dataset(block)]
         return replace(chunk, rewards=np.concatenate(rewards))
 
-    if len(dataset):
-        _rewards(name, function, dataset[0])  # Before anything is written.
+    # Before anything is written.
+    first = _rewards(name, function, dataset[0]).tobytes() if len(dataset) else b""
     made = derivation(
         [dataset],
         output,
         operation="relabel",
         options={"reward": name, "sha256": sha256},
         change=relabel,
+        changed=first,
     )
     return write_derivations([made], writing)[0]
 

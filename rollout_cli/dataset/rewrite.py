@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from rollout_cli.progress import Progress
 from rollout_cli.remote import folder_of
 
 _SAME = ("spaces", "max_episode_length", "next_observation")
+
+_TELLING = ("source", "episode_number", "length", "return")
+"""The facts by which episodes are told from others."""
 
 Rewritten = tuple[Chunk, int, Array | None]
 """Whole episodes, the partition they go to, and their sources, int64 (N,); None for the first source."""
@@ -99,6 +103,7 @@ def derivation(
     limits: SizeLimits | None = None,
     drop_info: Sequence[str] = (),
     change: Change | None = None,
+    changed: bytes = b"",
 ) -> Derivation:
     """Return how a dataset is made of others: their episodes after one another.
 
@@ -111,6 +116,7 @@ def derivation(
         limits: The limits of its segments; None: those of the first input.
         drop_info: Infos to leave out: dotted paths, or globs of them.
         change: What is done to the episodes on their way; None leaves them as they are.
+        changed: Some of what that makes of them, which tells it from another change of the same name.
 
     Raises:
         UsageError: If there is no episode, one is given twice, the datasets have different spaces or limits,
@@ -133,8 +139,21 @@ def derivation(
         sources[source["run"]] = _one_record(sources.get(source["run"], source), source)
     places = _source_places(inputs, list(sources))
     fingerprints = [fingerprint_of(dataset.info) for dataset in inputs]
-    made = {"operation": operation, "options": dict(options), "inputs": fingerprints}
-    before = [step for dataset in inputs for step in dataset.info["derived"]]
+    # So that an open reader knows a dataset of other episodes in the place of this one from its files.
+    read = blake2b(changed, digest_size=16)
+    for rows, name in ((dataset.rows, name) for dataset in inputs for name in _TELLING):
+        read.update(rows.column(name).tobytes())
+    made = {
+        "operation": operation,
+        "options": dict(options),
+        "inputs": fingerprints,
+        "episodes": read.hexdigest(),
+    }
+    before = [
+        {name: value for name, value in step.items() if name != "episodes"}
+        for dataset in inputs
+        for step in dataset.info["derived"]
+    ]
     settings = DatasetSettings(
         inputs[0].env_spec,
         list(sources.values()),

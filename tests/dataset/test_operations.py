@@ -18,7 +18,7 @@ from rollout_cli.dataset.rewrite import Edited
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.verify import verify_dataset
-from rollout_cli.errors import DatasetExistsError, UsageError, UserCodeError
+from rollout_cli.errors import DatasetExistsError, DatasetFormatError, UsageError, UserCodeError
 from rollout_cli.run.compare import diff
 from tests.helpers.batches import assert_same_batches, assert_same_info_values, assert_same_steps
 from tests.helpers.damage import episodes, set_values
@@ -191,6 +191,24 @@ def test_rewards_are_relabelled(dataset: Dataset, tmp_path: Path) -> None:
         assert difference is not None
         assert "reward" == difference[1].field
         assert spec == info_of(tmp_path / "d")["derived"][0]["options"]["reward"]
+
+
+def test_an_open_reader_notices_that_other_episodes_took_their_place(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    """It would give the steps of one beside the facts of the other: whole selections, and unnamed functions."""
+    makers: list[Callable[[int, Path], Any]] = [
+        lambda at, path: filter_dataset(dataset[at:4], path, "true", overwrite=True),
+        lambda at, path: relabel_dataset(dataset[:2], path, lambda one: one.rewards * at, overwrite=True),
+        lambda at, path: join_datasets([dataset[:at], dataset[4:5]], path, overwrite=True),
+    ]
+    for number, make in enumerate(makers):
+        path = tmp_path / str(number)
+        make(2, path)
+        opened = load(path)
+        make(3, path)
+        with pytest.raises(DatasetFormatError, match="of another run or place"):
+            len(opened[0].rewards)
 
 
 def meddling(episode: Episode) -> Any:
