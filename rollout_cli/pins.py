@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import file_digest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -269,8 +270,9 @@ def joined(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]
     """Return a record of files with those of an earlier one that it does not name."""
     # What an episode reads may depend on its seed: files elsewhere that share a name stay beside one another.
     loaded = {file["path"] for file in now if file["read"] == "load"}
-    same = {(file["path"], file["sha256"]) for file in now}
-    kept = (file for file in before if (file["path"], file["sha256"]) not in same)
+    facts = itemgetter("path", "sha256")
+    same = {(*facts(file), file.get("place")) for file in now}
+    kept = (file for file in before if (*facts(file), file.get("place")) not in same)
     return [*(file for file in kept if file["path"] not in loaded), *now]
 
 

@@ -75,7 +75,8 @@ def _first_steps(dataset: Dataset, number: int) -> list[dict[str, Any]]:
     """Return the first steps, without the columns that are the same for all of an episode."""
     if not len(dataset):
         return []
-    table = dataset[:1].rows.steps().slice(0, number)
+    table = dataset[:1].rows.steps()
+    table = table.slice(0, min(number, len(table)))
     names = [name for name in table.column_names if name != "episode_id" and not name.endswith("_extra")]
     # An image is bytes, and JSON has none.
     return [

@@ -128,7 +128,7 @@ def is_relabelled(info: Mapping[str, Any]) -> bool:
 
 
 def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return which sources have other hashes in two records: `the source of the policy has changed (p.py)`."""
+    """Return the sources whose hashes differ: `the source of the policy has changed (p.py)`."""
     files = {file["sha256"]: file["path"] for file in before.get("files", ())}
     specs = (before["policy"]["spec"], before["env_source"]["spec"], before["collector"].get("worker_class"))
     names = {"policy": "policy", "env": "environment", "worker": "worker class"}

@@ -41,6 +41,9 @@ def test_head(rollout: Caller, dataset: Path) -> None:
     steps = json.loads(rollout("head", dataset, "--steps", "--json").stdout)["steps"]
     assert steps_of(dataset)["observation"].to_pylist()[:5] == [step["observation"] for step in steps]
     assert 6 == len(rollout("head", dataset, "--steps").stdout.splitlines())
+    assert int(table["length"][0].as_py()) < len(
+        rollout("head", dataset, "--steps", "-n", f"{10**30}").stdout.splitlines()
+    )
 
 
 def test_stats(rollout: Caller, dataset: Path) -> None:

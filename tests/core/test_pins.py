@@ -253,6 +253,8 @@ def test_files_of_one_name_are_told_apart_by_their_places(tmp_path: Path) -> Non
     swapped = [entry("w", sha256) | {"place": f"{place}"} for sha256, place in (("2", here), ("1", there))]
     assert ["w has changed"] == changes(before, swapped)[0]
     assert ([], []) == changes(before, swapped[1:])
+    copy = [before[0] | {"place": f"{there}"}]
+    assert [*before, *copy] == joined(before, copy)
     here.unlink()
     assert ["w has changed"] == changes(before, [entry("w", "2", "episode") | {"place": f"{there}"}])[0]
 
