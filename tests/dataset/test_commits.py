@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -163,21 +164,21 @@ def test_a_kill_at_any_moment_changes_no_byte_in_the_end(tmp_path: Path, part: i
 
 def test_bytes_are_on_disk_before_their_name_and_that_before_the_next(tmp_path: Path) -> None:
     """What a crash of the machine leaves is whole; a segment's data has its name before its commit has."""
-    before, after, names = set[str](), set[bool](), list[str]()
+    before = set[str]()
 
     class Noting(FailingFiles):
-        def move(self, source: Path, target: Path) -> None:
-            at = len(self.operations)
+        def rename(self, source: Path, target: Path) -> None:
             if source.suffix == ".tmp":
                 before.add([kind for kind, path in self.operations if path == source and kind != "stat"][-1])
-            super().move(source, target)
-            after.add(("fsync", target.parent) in self.operations[at:])
-            if target.suffix == ".parquet":
-                names.append("data" if "data" in target.relative_to(tmp_path).parts else "meta")
+            super().rename(source, target)
 
-    write_dataset(tmp_path, CHUNKS, limits=SMALL, flush=True, files=Noting())
-    assert ({"fsync"}, {True}) == (before, after)
-    assert ["data", "meta"] * (len(names) // 2) == names != []
+    files = Noting()
+    write_dataset(tmp_path, CHUNKS, limits=SMALL, flush=True, files=files)
+    assert {"fsync"} == before
+    named = [(path, then) for (kind, path), then in pairwise(files.operations) if kind == "rename"]
+    assert all(then == ("fsync", path.parent) for path, then in named)
+    names = [path.relative_to(tmp_path).parts[-3] for path, _ in named if path.suffix == ".parquet"]
+    assert ["data", "episodes"] * (len(names) // 2) == names != []
 
 
 def test_rows_that_no_commit_states_do_not_come_back(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.report.card import write_card
-from rollout_cli.report.charts import PLOTS, chart_of
+from rollout_cli.report.charts import PLOTS, Dimension, Profiles, chart_of
 from rollout_cli.report.figure import write_figure
 from tests.helpers.processes import rollout
 
@@ -37,6 +37,12 @@ def test_plots(lander: Path, what: str, tmp_path: Path) -> None:
     assert imageio.imread(tmp_path / "a.png").std() > 10
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert what.split("-", maxsplit=1)[0][:6] in (tmp_path / "a.svg").read_text()
+
+
+def test_names_with_dollars_are_no_formulas(tmp_path: Path) -> None:
+    rows = [Dimension("$_$", edges=(0.0, 1.0), counts=(3,)), Dimension("text", text="'$\\a$'")]
+    write_figure(Profiles("observations", "", rows), tmp_path / "seen.svg")
+    assert (tmp_path / "seen.svg").is_file()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Of the reader of MP4.

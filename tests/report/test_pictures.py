@@ -21,7 +21,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import DatasetExistsError, EnvError, EnvLoadError, UsageError
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.report.card import write_card
-from rollout_cli.report.charts import PLOTS, Bars, Dimension, Profiles, chart_of, histogram
+from rollout_cli.report.charts import PLOTS, Bars, chart_of, histogram
 from rollout_cli.report.figure import write_figure
 from rollout_cli.report.frames import as_frame, png
 from rollout_cli.report.text import lines
@@ -58,13 +58,6 @@ def test_values_that_are_not_finite_are_said() -> None:
     assert 2 == sum(chart.counts)
     assert chart.note.endswith("; 1 are not finite")
     assert "no finite value" == histogram("returns", np.array([np.nan])).note
-
-
-def test_names_with_dollars_are_no_formulas(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    rows = [Dimension("$_$", edges=(0.0, 1.0), counts=(3,)), Dimension("text", text="'$\\a$'")]
-    write_figure(Profiles("observations", "", rows), tmp_path / "seen.svg")
-    assert (tmp_path / "seen.svg").is_file()
 
 
 def test_an_unknown_plot(vectors: Dataset) -> None:
