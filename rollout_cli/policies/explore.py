@@ -91,7 +91,9 @@ class EpsilonPolicy(_Exploring):
         return action, info
 
 
-def _where(mask: Array, chosen: Array, others: Any) -> Array:
+def _where(mask: Array, chosen: Array, others: Any) -> Any:
+    if np.shape(others) != chosen.shape:
+        return others  # The recorder refuses them; stretched, they would look like actions of all rows.
     return np.where(mask.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, others)
 
 

@@ -193,6 +193,17 @@ def test_all_else_is_the_policys_own() -> None:
     assert {"more": 2} == policy.get_param_values() == policy.wrapped.params
 
 
+def test_actions_of_another_shape_are_left_for_the_recorder() -> None:
+    """One action for two rows is no action for each, whether a row explores or not."""
+    inner = ConstantPolicy(BOX, BOX.low)
+    inner.get_actions = lambda observations: (BOX.low, {})  # type: ignore[method-assign]
+    policy = EpsilonPolicy(inner, BOX, 0.5)
+    assert policy.seed_rows is not None
+    policy.seed_rows(np.ones(2, bool), np.array(SEEDS[:2], np.uint64))
+    for _ in range(4):
+        assert (2,) == np.shape(policy.get_actions(np.zeros(2))[0])
+
+
 def test_a_policy_that_needs_masks_gets_no_uniform_actions() -> None:
     """They might be invalid; noise hands the masks on."""
     inner = ConstantPolicy(BOX, BOX.low)
