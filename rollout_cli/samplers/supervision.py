@@ -118,7 +118,8 @@ class Supervisor:
                 "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
             )
             error = EnvError(f"{self._episode(late[0])} took longer than {limit}", hint=hint)
-            return self.failed(error, late, in_flight)
+            # One that is starting was in an episode of an older call, of another policy or environment.
+            return Decision() if starting else self.failed(error, late, in_flight)
         if starting:
             self.false_starts[death.worker] += 1
             return self._restart(what, death)

@@ -27,7 +27,7 @@ from rollout_cli.samplers.plan import (
 from rollout_cli.samplers.pool import Died, Warn
 from rollout_cli.samplers.reorder import ReorderBuffer
 from rollout_cli.samplers.sampler_machine import Fail, SamplerMachine, Send, StartWorker
-from rollout_cli.samplers.supervision import Supervision, Supervisor
+from rollout_cli.samplers.supervision import Decision, Supervision, Supervisor
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.workers.factory import WorkerFactory
 from tests.helpers.chunks import BOX_SPEC
@@ -529,3 +529,9 @@ class TestSupervisor:
         error = self.died(Supervisor(Supervision(episode_timeout=2.0), 0), (5,), late=(5,)).error
         assert isinstance(error, EnvError)
         assert "took longer than 2 s in worker 1" in error.message
+
+    @pytest.mark.parametrize("rule", ["fail", "retry", "skip"])
+    def test_a_late_episode_of_an_older_call_is_none_of_this_one(self, rule: Any) -> None:
+        """A worker that has not taken its `Start` runs what the call before left: maybe another policy's."""
+        rules = Supervision(on_env_error=rule, episode_timeout=2.0, max_worker_restarts=0)
+        assert Decision() == self.died(Supervisor(rules, 0), (5,), late=(5,), starting=True)
