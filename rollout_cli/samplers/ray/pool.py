@@ -77,6 +77,8 @@ class _Handle:
     files: tuple[PinnedFile, ...] = ()  # That it has read since its last build or update.
     starting: bool = True
     n_replies: int = 0
+    n_before: int = 0  # How many replies come before that to its last `Start`: an older call may still run.
+    first: tuple[int, ...] = ()  # The first number that the `Start` leases.
     numbers: tuple[int, ...] = ()  # Those that ran at its last reply, or the first that it was leased.
     killed: str = ""
     late: tuple[int, ...] = ()
@@ -115,7 +117,8 @@ class RayPool:
             return
         arguments: list[Any] = [[command]]
         if isinstance(command, Start):
-            handle.starting = True
+            handle.starting, handle.n_before = True, handle.n_replies + len(handle.turns)
+            handle.first = tuple(run.start for run in command.lease[:1])
             if command.rebuild or command.updates:
                 handle.files = ()
             if command.generation != self._generation:
@@ -124,7 +127,7 @@ class RayPool:
             updates = self._put(self._log.history(worker))
             handle.recipe = self._ray.put(Recipe(handle.setup, updates, command.stride))
             arguments = [[replace(command, updates=())], self._put(command.updates)]
-        if isinstance(command, Start | Continue) and command.lease:
+        if isinstance(command, Continue) and command.lease:
             handle.numbers = handle.numbers or (command.lease[0].start,)
         handle.turns.append(self._turn(handle, *arguments))
 
@@ -196,7 +199,7 @@ class RayPool:
                 self._ray.kill(handle.actor)
                 del self._handles[handle.worker]
             if isinstance(event, Started):  # A number that ran before runs anew.
-                handle.watch = Watch(self._rules)
+                handle.watch, handle.numbers = Watch(self._rules), handle.first
             if isinstance(event, Started | Reported) and event.generation == self._generation:
                 handle.files = agreed(handle.files, event.report.files)
             handle.starting = handle.starting and not isinstance(event, Started | Failed)
@@ -212,7 +215,8 @@ class RayPool:
     def _kill_overdue(self) -> None:
         for handle in self._handles.values():
             if not handle.killed:
-                busy = bool(handle.turns) and not handle.starting
+                builds = handle.n_replies in {0, handle.n_before}
+                busy = bool(handle.turns) and not builds
                 overdue = handle.watch.look(Notes(handle.n_replies, busy, handle.numbers), _clock())
                 if overdue is not None:
                     handle.killed, handle.late = overdue
@@ -243,7 +247,9 @@ class RayPool:
         is_node = not isinstance(error, self._ray.exceptions.ActorDiedError) or "node has died" in str(error)
         numbers = () if is_node and not handle.killed else None
         reason, hint = f"was lost ({first_line(error)})", INSTALL_HINT if handle.starting else ""
-        return Died(handle.worker, handle.killed or reason, numbers, str(error), hint, handle.late)
+        if handle.killed:
+            reason, hint = handle.killed, ""
+        return Died(handle.worker, reason, numbers, str(error), hint, handle.late)
 
 
 def _session(ray: Any) -> tuple[str, str] | None:
