@@ -129,6 +129,30 @@ def test_a_call_that_is_lost_runs_again_on_this_node(cluster: Cluster, tmp_path:
             runner.run(_dies)
 
 
+class TextsEnv(FaultyEnv):
+    """Its rewards are in the order of a set of texts."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, float(next(iter({str(number) for number in range(99)}))), *rest
+
+
+def test_sets_of_texts_have_one_order(cluster: Cluster) -> None:
+    """In actors, and where a segment is written, as in the worker processes of a machine."""
+    node_of(cluster)
+    with sampler_of("forkserver", still, TextsEnv) as sampler:
+        expected = batch_of(sampler, sampler.stream(Episodes(0, 4)))
+    with sampler_of("ray", still, TextsEnv) as sampler:
+        assert_same_batches(expected, batch_of(sampler, sampler.stream(Episodes(0, 4))))
+        (chunk,) = sampler.stream_refs(Episodes(4, 5))
+        again = sampler.segment_runner().run(_rewards_again, chunk)
+        assert {expected.rewards[0]} == set(again)
+
+
+def _rewards_again(chunk: ChunkRef) -> Any:
+    return chunk.source._run_again(ray.get(chunk.source.recipe)).rewards  # type: ignore[attr-defined]
+
+
 class UnseededEnv(FaultyEnv):
     """Its episodes end by chance."""
 

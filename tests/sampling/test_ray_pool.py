@@ -29,9 +29,11 @@ class FakeRay:
         return True
 
     def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_job_id=lambda: "job", get_node_id=lambda: "node")
+        job = SimpleNamespace(env_vars=lambda: {"MKL_NUM_THREADS": "3"})
+        return SimpleNamespace(get_job_id=lambda: "job", get_node_id=lambda: "node", runtime_env=job)
 
-    def remote(self, **_: Any) -> Any:
+    def remote(self, **options: Any) -> Any:
+        self.options = options
         turn = SimpleNamespace(options=lambda num_returns: SimpleNamespace(remote=self._ask))
         return lambda _: SimpleNamespace(remote=lambda *_: SimpleNamespace(turn=turn))
 
@@ -94,6 +96,15 @@ class Time:
             self.now += 0.25
             events += self.pool.wait()
         return events
+
+
+def test_actors_hash_texts_as_worker_processes_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And have as many threads; what the user sets, here or for the connection, counts."""
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    variables = Time(monkeypatch, Supervision()).ray.options["runtime_env"]["env_vars"]
+    names = ("PYTHONHASHSEED", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    assert ["0", "1", "2", "3"] == [variables[name] for name in names]
 
 
 def test_an_episode_that_runs_again_begins_a_new_account(monkeypatch: pytest.MonkeyPatch) -> None:

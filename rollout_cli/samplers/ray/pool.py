@@ -41,7 +41,7 @@ from rollout_cli.samplers.messages import (
 )
 from rollout_cli.samplers.plan import contiguous_ranges
 from rollout_cli.samplers.pool import WAIT_SECONDS, Died, Event, Pool, Result, SegmentRunner, Warn
-from rollout_cli.samplers.ray import INSTALL_HINT, load_ray
+from rollout_cli.samplers.ray import INSTALL_HINT, load_ray, worker_variables
 from rollout_cli.samplers.ray.actor import TURN_SECONDS, Actor, Recipe, Stored, unpacked
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Notes, Supervision, Watch
@@ -98,7 +98,8 @@ class RayPool:
         self._notice_at = math.inf
         self._factory, self._log, self._rules = cloudpickle.dumps(factory), log, rules
         self._turn_seconds = turn_seconds(factory.n_workers)
-        self._actor_class = self._ray.remote(**resources)(Actor)
+        variables = worker_variables(self._ray)
+        self._actor_class = self._ray.remote(runtime_env=variables, **resources)(Actor)
         self._handles: dict[int, _Handle] = {}
         self._put_before: dict[tuple[Update, ...], Any] = {}  # References to updates of this generation.
         self._generation = 0
@@ -365,7 +366,8 @@ def _new_actor(ray: Any, *, elsewhere: bool) -> Any:
     # Not soft: Ray places an actor without a core at random where its strategy leaves it a choice.
     place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     # An actor: Ray would end the process of a task before the next one, and start it again.
-    return ray.remote(num_cpus=0, scheduling_strategy=place)(SegmentRunner).remote()
+    options = {"num_cpus": 0, "scheduling_strategy": place, "runtime_env": worker_variables(ray)}
+    return ray.remote(**options)(SegmentRunner).remote()
 
 
 @contextlib.contextmanager
