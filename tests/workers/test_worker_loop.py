@@ -112,6 +112,13 @@ def test_lost_episodes_that_run_again_stand_in_order(lost: object, monkeypatch: 
         Stored(lost, 0, recipe, (range(20),), lengths[::-1])()
 
 
+def test_lost_episodes_of_which_none_is_kept_again(lost: object) -> None:
+    """They were kept before: the environment does not repeat its episodes, and that is what is said."""
+    recipe = recipe_of(update_of(ChainEnv), keep="return > 1e9")
+    with pytest.raises(WorkerError, match="had other lengths"):
+        Stored(lost, 0, recipe, (range(2),), np.array([3, 3]))()
+
+
 def test_lost_episodes_that_run_again_leave_the_callers_generators(lost: object) -> None:
     """Who reads them may be in the midst of drawing numbers."""
     lengths = np.concatenate([m.chunk.lengths for m in sent(ChainEnv) if isinstance(m, Batch)])

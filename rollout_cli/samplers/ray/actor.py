@@ -142,8 +142,9 @@ class Stored:
             if isinstance(message, Started | Reported):
                 agreed(self.files, message.report.files)
         chunks = [message.chunk.load() for message in messages if isinstance(message, Batch)]
-        chunk = in_order(concatenate(chunks))  # An episode that took long came after higher numbers.
-        if not np.array_equal(chunk.lengths, self.lengths):
+        # An episode that took long came after higher numbers. None comes where all are rejected this time.
+        chunk = in_order(concatenate(chunks)) if chunks else None
+        if chunk is None or not np.array_equal(chunk.lengths, self.lengths):
             raise WorkerError(
                 f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost "
                 "with a node of the cluster, and had other lengths when they were run again",
