@@ -506,6 +506,31 @@ def test_last_observations_that_lack_a_part() -> None:
         run(make("native same", env), range(6))
 
 
+@pytest.mark.parametrize(
+    ("space", "bend", "message"),
+    [
+        ("box", lambda seen: None, r"the final observations are object\(\d,\), expected float64\(\d, 2, 3\)"),
+        ("box", lambda seen: seen[0], r"the final observations are float64\(\d, 3\), expected float64\("),
+        ("discrete", lambda seen: seen + 0.5, r"the final observations are float64\(\d,\), expected int64"),
+        ("text", lambda seen: 7, "the text of a row is int 7, expected a text of Text"),
+        ("dict", lambda seen: None, "the final observations lack TypeError"),
+    ],
+)
+def test_last_observations_that_are_refused(space: str, bend: Any, message: str) -> None:
+    """They are held against the space, as all others are: a missing one is no nan, and a half is no integer."""
+
+    class Bent(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *rest, infos = super().step(actions)
+            for row in np.flatnonzero(infos.get("_final_obs", ())):
+                infos["final_obs"][row] = bend(infos["final_obs"][row])
+            return *rest, infos
+
+    env = Bent([worlds.space_env(space)] * 3, autoreset_mode=SAME_STEP)
+    with pytest.raises(EnvError, match=f"^env.step: {message}"):
+        run(make("native same", env), range(6))
+
+
 def test_an_error_names_the_seed_that_a_row_was_given() -> None:
     """ALE's environments take an array of seeds, of 31 bits, and no list."""
     given: list[int] = []

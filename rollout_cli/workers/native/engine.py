@@ -157,14 +157,18 @@ class NativeEngine:
         """Keep the leaves of the observations for the next step."""
         self._leaves = self._checked_leaves("observations", observations)
 
-    def _checked_leaves(self, name: str, observations: Any) -> list[Array]:
-        """Return the leaves of a batch of observations, one array (n, *shape) each; `name` is for errors."""
+    def _checked_leaves(self, name: str, observations: Any, n_samples: int = 0) -> list[Array]:
+        """Return the leaves of a batch of observations, or of a list of so many; `name` is for errors.
+
+        They are one array (n, *shape) each.
+        """
+        of = self._spaces.columns
         try:
-            columns = self._spaces.columns(observations)
+            columns = zip(*map(of, observations), strict=True) if n_samples else of(observations)
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(f"the {name} lack {error!r}: {shown(observations)}") from error
         pairs = zip(self._spaces.leaves, columns, strict=True)
-        return [leaf_batch(name, leaf, values, self._n_rows) for leaf, values in pairs]
+        return [leaf_batch(name, leaf, values, n_samples or self._n_rows) for leaf, values in pairs]
 
     def _finish_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Record a step's infos, finish the episodes that ended, and begin those whose rows are reset."""
@@ -198,11 +202,11 @@ class NativeEngine:
 
     def _final_leaves(self, final: Any, over: Array) -> list[Array]:
         """Return the last observations, one array (n, *shape) a leaf, that mean something where `over`."""
+        name = "final observations"
         if isinstance(final, np.ndarray) and final.dtype == object:
-            rows = np.cumsum(over) - 1
-            stacked = self._spaces.stack([final[row] for row in np.flatnonzero(over).tolist()])
-            return [leaf[rows] for leaf in self._spaces.columns(stacked)]
-        return self._checked_leaves("final observations", final)
+            samples, rows = final[over].tolist(), np.cumsum(over) - 1
+            return [leaf[rows] for leaf in self._checked_leaves(name, samples, len(samples))]
+        return self._checked_leaves(name, final)
 
     def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
         """End the episodes in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
