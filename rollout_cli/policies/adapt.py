@@ -208,10 +208,8 @@ def _first_row(infos: Mapping[str, Any]) -> dict[str, Any]:
     for key, values in infos.items():
         if isinstance(values, Mapping):
             row[key] = _first_row(values)
-        elif not isinstance(values, np.ma.MaskedArray):
+        elif not (isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values)[0].all()):
             row[key] = values[0]
-        elif not np.ma.getmaskarray(values)[0].all():
-            row[key] = np.ma.getdata(values)[0]
     return row
 
 

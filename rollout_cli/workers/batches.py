@@ -18,6 +18,9 @@ from rollout_cli.workers.checks import BadValueError, checked_text, copied, show
 _ODD = "odd"
 """The kind of a column of objects, whose values are classified one by one when they are taken."""
 
+_UNSTORABLE = object()
+"""Stands for a value that will be dropped, and counted."""
+
 InfoKey = tuple[InfoPath, str]
 """Path and kind; one path may have several."""
 
@@ -109,8 +112,13 @@ def batch_columns(
                 yield inner, values, mask if inner_mask is None else inner_mask
             continue
         if isinstance(value, np.ma.MaskedArray):
-            mask = np.asarray(~np.ma.getmaskarray(value).reshape(len(value), -1).all(axis=1))
-        yield _column(here, value, mask, n_rows)
+            is_hidden = np.ma.getmaskarray(value).reshape(len(value), -1)
+            mask = np.asarray(~is_hidden.all(axis=1))
+            # What lies under a mask is no value: a plain array would show it.
+            is_partial = (is_hidden.any(axis=1) & mask).any()
+            yield _column(here, list(value) if is_partial else value, mask, n_rows)
+        else:
+            yield _column(here, value, mask, n_rows)
 
 
 def _column(
@@ -120,9 +128,12 @@ def _column(
     # A value without one entry a row counts for every row.
     is_array = hasattr(value, "__array__") and np.ndim(value) > 0
     # Not by `np.array`, which would take arrays of one shape for rows of numbers.
-    values = (
-        np.asarray(value) if is_array else np.fromiter(value if is_sequence else [value] * n_rows, object)
-    )
+    try:
+        values = (
+            np.asarray(value) if is_array else np.fromiter(value if is_sequence else [value] * n_rows, object)
+        )
+    except Exception:  # noqa: BLE001  A foreign array (a tensor with a gradient) may refuse in any way.
+        values = np.full(n_rows, _UNSTORABLE)
     for name, array in (("info", values), ("mask of info", mask)):
         if array is not None and array.shape[:1] != (n_rows,):
             raise BadValueError(

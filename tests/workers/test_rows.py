@@ -13,6 +13,7 @@ from rollout_cli.errors import EnvError, EnvLoadError
 from rollout_cli.memory import Frames
 from rollout_cli.samplers.processes.crash_box import MOST_ROWS, CrashBox, new_box, read_notes
 from rollout_cli.workers.kinds import VecWorker
+from tests.helpers.contents import row_dicts
 from tests.workers import worlds
 from tests.workers.worlds import SINGLE, ChainEnv, make, run
 
@@ -113,6 +114,43 @@ def test_infos_of_a_batch_may_be_written_over() -> None:
     chunk = run(make("sync", lambda: ChainEnv(length=4), Reusing), range(3))
     first, second = chunk.agent_infos.columns
     assert [1.0, 2.0, 3.0, 4.0] * 3 == first.values.tolist() == second.values.tolist()
+
+
+class ForeignArray:
+    """As a tensor with a gradient, or of bfloat16: numpy cannot have it."""
+
+    ndim = 1
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, at: int) -> Any:
+        if at >= self.count:
+            raise IndexError(at)
+        return ForeignArray(0)
+
+    def __array__(self, *arguments: Any, **keywords: Any) -> Any:
+        raise RuntimeError("use detach()")
+
+
+@pytest.mark.parametrize("kind", worlds.RESET_FROM_OUTSIDE)
+def test_infos_of_a_batch_that_cannot_be_stored(kind: str) -> None:
+    """They are dropped and counted, however many rows there are; what lies under a mask is no value."""
+
+    class Odd:
+        def __init__(self, spec: Any) -> None: ...
+
+        def get_actions(self, observations: Any) -> Any:
+            n = len(observations)
+            some = np.ma.MaskedArray(np.ones((n, 2)), [[False, True]] * n)
+            return np.zeros(n, np.int64), {"some": some, "deep": {"tensor": ForeignArray(n)}}
+
+    infos = run(make(kind, lambda: ChainEnv(length=2), Odd), range(3)).agent_infos
+    assert {"deep.tensor": 6} == infos.dropped
+    assert [{"some": [1.0, None]}] * 6 == row_dicts(infos)
 
 
 @each_single
