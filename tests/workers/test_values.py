@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
+from rollout_cli.episodes.chunk import episode_returns
 from rollout_cli.errors import EnvError, EnvLoadError, PolicyError
 from rollout_cli.workers.checks import sound_episodes
 from rollout_cli.workers.kinds import VecWorker
@@ -455,6 +457,20 @@ def test_infos_that_a_row_lacks_at_times(kind: str) -> None:
     assert all((np.diff(column.row_numbers()) > 0).all() for column in infos.columns)
     goals = [None if info["goal"] is None else info["goal"].tolist() for info in row_dicts(infos)]
     assert [None, None, *([at, 7] for at in range(3, 6)), *([at, 7] for at in range(1, 6))] == goals
+
+
+@each_native
+def test_statistics_of_episodes(kind: str) -> None:
+    """Their wrapper gives those of an episode with its last step, and counts on where others are reset."""
+    env = RecordEpisodeStatistics(SyncVectorEnv([ChainEnv] * 3, autoreset_mode=NATIVE[kind]))
+    chunk = run(make(kind, env), range(9))
+    ends = np.cumsum(chunk.lengths) - 1
+    found = {column.path: column for column in chunk.env_infos.columns if "episode" in column.path}
+    returns, lengths = found["episode", "r"], found["episode", "l"]
+    assert ends.tolist() == returns.row_numbers().tolist() == lengths.row_numbers().tolist()
+    assert chunk.lengths.tolist() == lengths.values.tolist()
+    assert episode_returns([chunk.rewards], chunk.lengths).tolist() == returns.values.tolist()
+    assert [("length",)] == [column.path for column in chunk.episode_infos.columns]
 
 
 @each_native

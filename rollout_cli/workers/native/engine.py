@@ -26,7 +26,7 @@ from rollout_cli.workers.checks import (
     shown,
 )
 from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
-from rollout_cli.workers.native.rows import NativePolicy, NativeRows, final_infos
+from rollout_cli.workers.native.rows import NativePolicy, NativeRows
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
@@ -175,7 +175,7 @@ class NativeEngine:
         buffer, mode, leaves, over = self._buffer, self._rows.mode, self._leaves, terminated | truncated
         numbers = self._running.number
         if mode is AutoresetMode.SAME_STEP and over.any():
-            final, last_infos, infos = final_infos(infos)
+            final, last_infos, infos = self._rows.final_infos(infos)
             buffer.put_infos("env", infos, ~over)
             buffer.put_infos("env", last_infos, over)
             leaves = self._final_leaves(final, over)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from rollout_cli.envs.describe import AutoresetMode, autoreset_mode, time_limit_of, vector_name
+from rollout_cli.envs.describe import AutoresetMode, autoreset_mode, layers, time_limit_of, vector_name
 from rollout_cli.envs.source import Vector
 from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows
 from rollout_cli.errors import EnvLoadError
@@ -19,6 +20,7 @@ from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
 _FINAL = {"final_obs", "final_info", "_final_obs", "_final_info"}
+_STATISTICS = ("episode_start_times", "episode_returns", "episode_lengths", "prev_dones")
 
 
 class NativeRows:
@@ -44,6 +46,7 @@ class NativeRows:
         self.env: Any = env
         self.n_rows = n_rows
         self.mode = autoreset_mode(env)
+        self._statistics = [layer for layer in layers(env) if isinstance(layer, RecordEpisodeStatistics)]
         self._takes_list = True
         self._keeps_mask = False
         self._spare = 0  # The number whose seed the rows get that run none.
@@ -84,8 +87,12 @@ class NativeRows:
         mask, seeds = row_mask(rows, self.n_rows), np.zeros(len(numbers), np.int64)
         numbers = np.where(numbers == NO_NUMBER, self._spare, numbers)
         seeds[rows] = [env_seed(self._root, number) for number in numbers[rows].tolist()]
-        # gymnasium's own vector environments take the mask out of the options.
+        # gymnasium's own vector environments take the mask out of the options. So its statistics around them
+        # begin anew in all rows: those of the others are put back.
+        held = [(layer, name, getattr(layer, name)) for layer in self._statistics for name in _STATISTICS]
         result = self._reset(mask, seeds, None if is_first else {"reset_mask": mask.copy()})
+        for layer, name, before in held:
+            setattr(layer, name, np.where(mask, getattr(layer, name), before))
         return result, seeds[rows] if self._takes_list else seeds[rows] >> 1
 
     def _reset(self, mask: Array, seeds: Array, options: dict[str, Any] | None) -> Any:
@@ -98,6 +105,19 @@ class NativeRows:
             self._takes_list = False
         # ALE takes an array of 31-bit seeds, of the rows that are reset alone.
         return self.env.reset(seed=seeds[mask] >> 1, options=options)
+
+    def final_infos(self, infos: Mapping[Any, Any]) -> tuple[Any, dict[Any, Any], dict[Any, Any]]:
+        """Return the last observations, their infos, and the rows' present infos, of a SAME_STEP step."""
+        if "final_obs" not in infos:
+            raise BadValueError(
+                "infos has no 'final_obs' though episodes ended",
+                "in the mode SAME_STEP the infos hold 'final_obs' where episodes end",
+            )
+        # gymnasium's statistics stand among the present infos, and are of the episodes that ended.
+        keys = [layer._stats_key for layer in self._statistics]  # noqa: SLF001  It has no public name.
+        last = {**(infos.get("final_info") or {}), **{key: infos[key] for key in keys if key in infos}}
+        past = _FINAL.union(keys, (f"_{key}" for key in keys))
+        return infos["final_obs"], last, {key: value for key, value in infos.items() if key not in past}
 
     def check_left_alone(self, rows: Array, before: list[Array], after: list[Array]) -> None:
         """Raise EnvLoadError if a reset of `rows` has changed others' observations; this is checked once.
@@ -187,14 +207,3 @@ class NativePolicy:
             for leaf, values in zip(self._spaces.leaves, leaves, strict=True)
         ]
         return self._spaces.tree(batched)
-
-
-def final_infos(infos: Mapping[Any, Any]) -> tuple[Any, Mapping[Any, Any], dict[Any, Any]]:
-    """Return the last observations, their infos, and the rows' present infos, of a step in SAME_STEP mode."""
-    if "final_obs" not in infos:
-        raise BadValueError(
-            "infos has no 'final_obs' though episodes ended",
-            "in the mode SAME_STEP the infos hold 'final_obs' where episodes end",
-        )
-    now = {key: value for key, value in infos.items() if key not in _FINAL}
-    return infos["final_obs"], infos.get("final_info") or {}, now
