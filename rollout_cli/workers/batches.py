@@ -105,7 +105,7 @@ def batch_columns(
             continue
         has, here = infos.get(f"_{key}"), (*path, key_text(key))
         mask = None if has is None else np.asarray(has, bool)
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             for inner, values, inner_mask in batch_columns(value, n_rows, here):
                 # An inner dictionary of gymnasium's has masks of its own; one without is as its outer one
                 # says.

@@ -153,6 +153,25 @@ def test_infos_of_a_batch_that_cannot_be_stored(kind: str) -> None:
     assert [{"some": [1.0, None]}] * 6 == row_dicts(infos)
 
 
+@pytest.mark.parametrize("kind", worlds.RESET_FROM_OUTSIDE)
+def test_an_empty_dictionary_among_infos(kind: str) -> None:
+    """It is a value, of the environment and of the policy, however many rows there are."""
+
+    class Empty(ChainEnv):
+        def step(self, action: Any) -> Any:
+            *rest, _ = super().step(action)
+            return *rest, {"nothing": {}}
+
+    class Policy:
+        def __init__(self, spec: Any) -> None: ...
+
+        def get_actions(self, observations: Any) -> Any:
+            return np.zeros(len(observations), np.int64), {"nothing": {}}
+
+    chunk = run(make(kind, lambda: Empty(length=2), Policy), range(3))
+    assert [{"nothing": {}}] * 6 == row_dicts(chunk.env_infos) == row_dicts(chunk.agent_infos)
+
+
 @each_single
 def test_a_step_that_ends_an_iteration(kind: str) -> None:
     """The error is the environment's own, also where it is one that Python's generators use."""
