@@ -227,6 +227,31 @@ def test_actions_without_room_are_refused(kind: str) -> None:
             run(make(kind, Pushed, lambda spec: Far(), rules=EpisodeRules(invalid_action=rule)), range(3))
 
 
+@pytest.mark.parametrize("kind", worlds.KINDS)
+def test_discrete_actions_without_room_are_refused(kind: str) -> None:
+    """Their column has room for them, and the environment would be given another one."""
+
+    class Small(ChainEnv):
+        def __init__(self) -> None:
+            super().__init__(length=3)
+            space: Any = spaces.Discrete(3)
+            space.dtype = np.dtype(np.int8)  # The argument came with gymnasium 1.2.2.
+            self.action_space = space
+
+        def step(self, action: Any) -> Any:
+            assert action == 100
+            return super().step(action)
+
+    class Far:
+        def __init__(self, spec: Any) -> None: ...
+
+        def get_actions(self, seen: Any) -> Any:
+            return np.where(seen[:, 0] == 1, 300, 100), {}
+
+    with pytest.raises(PolicyError, match=r"not of its space: 300 of Discrete\(3.* step 1\)$"):
+        run(make(kind, Small, Far, rules=EpisodeRules(invalid_action="warn")), range(3))
+
+
 @each_single
 @pytest.mark.parametrize(
     ("given", "expected"),

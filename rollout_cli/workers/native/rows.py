@@ -144,7 +144,9 @@ class NativePolicy:
         self._root, self._seeder, self._rule = setting.root, setting.seeders[-1], setting.rule
         self._policy, self._rows = setting.policy, rows
         self._spaces = SpaceRows(setting.worker.env_spec.action_space)
-        self._bounds = [None if self._rule == "warn" else bounds_of(leaf) for leaf in self._spaces.leaves]
+        self._bounds = [
+            _room_of(leaf) if self._rule == "warn" else bounds_of(leaf) for leaf in self._spaces.leaves
+        ]
 
     def watch(self) -> None:
         """Search for generators, after a build, an update, or the first reset."""
@@ -207,3 +209,14 @@ class NativePolicy:
             for leaf, values in zip(self._spaces.leaves, leaves, strict=True)
         ]
         return self._spaces.tree(batched)
+
+
+def _room_of(leaf: Leaf) -> tuple[int, int] | None:
+    """Return the least and the greatest integer that the environment's type of a leaf has room for.
+
+    None where it is the column's own type, for which all were converted.
+    """
+    if leaf.kind != "discrete" or leaf.space.dtype == leaf.dtype:
+        return None
+    room = np.iinfo(leaf.space.dtype)
+    return int(room.min), int(room.max)
