@@ -197,7 +197,7 @@ class SpaceRows:
 def _rows(leaf: Leaf, column: Any) -> list[Any]:
     if leaf.kind == "discrete" and isinstance(column, np.ndarray):
         return list(column.tolist())  # Python's integers are made several times as fast as numpy's.
-    if leaf.kind == "box" and not leaf.shape:
+    if leaf.kind == "box" and not leaf.shape and not isinstance(column, list | tuple):
         return [column[row, ...] for row in range(len(column))]  # A 0-d Box contains arrays, and no numbers.
     return list(column)
 

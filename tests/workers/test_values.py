@@ -227,6 +227,20 @@ def test_actions_without_room_are_refused(kind: str) -> None:
             run(make(kind, Pushed, lambda spec: Far(), rules=EpisodeRules(invalid_action=rule)), range(3))
 
 
+@each_single
+def test_a_list_of_actions_that_are_one_number_each(kind: str) -> None:
+    """It is as good as an array."""
+
+    class Listing:
+        def __init__(self, spec: Any) -> None: ...
+
+        def get_actions(self, seen: Any) -> Any:
+            return [0.25] * len(seen), {}
+
+    chunk = run(make(kind, worlds.space_env("0-d box"), Listing), range(3))
+    assert {0.25} == set(chunk.actions[0].tolist())
+
+
 @pytest.mark.parametrize("kind", worlds.KINDS)
 def test_discrete_actions_without_room_are_refused(kind: str) -> None:
     """Their column has room for them, and the environment would be given another one."""
