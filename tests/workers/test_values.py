@@ -546,6 +546,18 @@ def test_last_observations_that_are_missing() -> None:
         run(make("native same", Silent([ChainEnv] * 3, autoreset_mode=SAME_STEP)), range(6))
 
 
+def test_last_infos_that_are_no_dictionary() -> None:
+    """As gymnasium gave them before 1.0: an array of one dictionary a row."""
+
+    class Old(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *rest, infos = super().step(actions)
+            return *rest, {**infos, "final_info": np.full(3, None)}
+
+    with pytest.raises(EnvError, match=r"^env\.step: the infos are no dictionary: ndarray array"):
+        run(make("native same", Old([ChainEnv] * 3, autoreset_mode=SAME_STEP)), range(6))
+
+
 def test_last_observations_that_lack_a_part() -> None:
     """Of a Dict; the line names the key."""
 

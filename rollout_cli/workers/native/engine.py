@@ -177,7 +177,8 @@ class NativeEngine:
         if mode is AutoresetMode.SAME_STEP and over.any():
             final, last_infos, infos = self._rows.final_infos(infos)
             buffer.put_infos("env", infos, ~over)
-            buffer.put_infos("env", last_infos, over)
+            for each in last_infos:
+                buffer.put_infos("env", {} if each is None else each, over)
             leaves = self._final_leaves(final, over)
         else:
             buffer.put_infos("env", infos)

@@ -106,8 +106,8 @@ class NativeRows:
         # ALE takes an array of 31-bit seeds, of the rows that are reset alone.
         return self.env.reset(seed=seeds[mask] >> 1, options=options)
 
-    def final_infos(self, infos: Mapping[Any, Any]) -> tuple[Any, dict[Any, Any], dict[Any, Any]]:
-        """Return the last observations, their infos, and the rows' present infos, of a SAME_STEP step."""
+    def final_infos(self, infos: Mapping[Any, Any]) -> tuple[Any, list[Any], dict[Any, Any]]:
+        """Return the last observations, the infos with them, and the present infos, of a SAME_STEP step."""
         if "final_obs" not in infos:
             raise BadValueError(
                 "infos has no 'final_obs' though episodes ended",
@@ -115,7 +115,7 @@ class NativeRows:
             )
         # gymnasium's statistics stand among the present infos, and are of the episodes that ended.
         keys = [layer._stats_key for layer in self._statistics]  # noqa: SLF001  It has no public name.
-        last = {**(infos.get("final_info") or {}), **{key: infos[key] for key in keys if key in infos}}
+        last = [infos.get("final_info"), {key: infos[key] for key in keys if key in infos}]
         past = _FINAL.union(keys, (f"_{key}" for key in keys))
         return infos["final_obs"], last, {key: value for key, value in infos.items() if key not in past}
 
