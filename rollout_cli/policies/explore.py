@@ -94,6 +94,8 @@ class EpsilonPolicy(_Exploring):
 def _where(mask: Array, chosen: Array, others: Any) -> Any:
     if np.shape(others) != chosen.shape:
         return others  # The recorder refuses them; stretched, they would look like actions of all rows.
+    if isinstance(others, list):  # In one array, a row of another type would decide that of all.
+        return [chosen[row] if drawn else others[row] for row, drawn in enumerate(mask)]
     return np.where(mask.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, others)
 
 

@@ -48,7 +48,7 @@ class NetworkPolicy(SeededPolicy):
         return self._act(observations, self.streams.sized(count_rows(observations)))
 
     @abstractmethod
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Any, dict[str, Array]]:
         """Return actions (n, *shape) and infos (n,) of n observations, which draw from n rows of numbers."""
 
     def _choose(self, logits: Array, numbers: RowNoise) -> Array:
@@ -71,15 +71,19 @@ class NetworkPolicy(SeededPolicy):
         noise = 0.0 if self._deterministic else numbers.next()
         return np.asarray((logits + noise).argmax(axis=1) + int(self._space.start))
 
-    def _typed(self, actions: Array, n_rows: int) -> Array:
+    def _typed(self, actions: Array, n_rows: int) -> Any:
         """Return actions in the dtype of their space; PolicyError where they are not (n, *shape).
 
-        Numbers that integers would change, such as 2.7 or 256 for uint8, stay: the recorder refuses them.
+        Numbers that integers would change, such as 2.7 or 256 for uint8, stay: the recorder refuses them. The
+        rows are then apart, in a list, so that those of the others have their dtype.
         """
         check_shape("actions", actions, (n_rows, *self._action.shape))
         with np.errstate(over="ignore", invalid="ignore"):
             typed = np.asarray(actions.astype(self._action.dtype))
-        return typed if typed.dtype.kind == "f" or np.array_equal(typed, actions) else actions
+        if typed.dtype.kind == "f" or np.array_equal(typed, actions):
+            return typed
+        pairs = [(typed[row, ...], actions[row, ...]) for row in range(n_rows)]
+        return [own if np.array_equal(own, given) else given for own, given in pairs]
 
 
 def check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:

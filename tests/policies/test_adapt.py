@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.networks import NetworkPolicy
@@ -315,6 +316,24 @@ def test_a_networks_numbers_become_integers_unless_that_changes_them(given: list
     action, _ = policy.get_action(OBSERVATION)
     assert np.array_equal(action, given, equal_nan=True)
     assert action.dtype == expected
+
+
+class Echo(NetworkPolicy):
+    """A network that gives an action's numbers to each row."""
+
+    def _act(self, observations: Any, numbers: Any) -> tuple[Any, dict[str, Any]]:
+        return self._typed(self.wrapped, len(numbers)), {}
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_a_number_without_room_leaves_the_actions_of_other_rows_as_they_are(shape: tuple[int, ...]) -> None:
+    """Else the recorder would refuse that of the first row, whose episode would be blamed, and skipped."""
+    space, given = spaces.Box(0, 255, shape, np.uint8), np.full((3, *shape), 7.0)
+    given[1] = 300.0
+    policy = Echo(given, EnvSpec(ENV_SPEC.observation_space, space), deterministic=False)
+    rows = SpaceRows(space).split(policy.get_actions(np.array([OBSERVATION] * 3))[0])
+    assert [np.uint8, float, np.uint8] == [row.dtype for row in rows]
+    assert [given[0].tolist(), given[1].tolist()] == [row.tolist() for row in rows[:2]]
 
 
 class Bare:

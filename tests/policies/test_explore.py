@@ -204,6 +204,20 @@ def test_actions_of_another_shape_are_left_for_the_recorder() -> None:
         assert (2,) == np.shape(policy.get_actions(np.zeros(2))[0])
 
 
+def test_a_row_of_another_type_does_not_decide_that_of_the_others() -> None:
+    """As a network gives them where an integer has no room in one row."""
+    space = spaces.Box(0, 255, (1,), np.uint8)
+    inner, given = ConstantPolicy(space, space.low), [np.zeros(1, np.uint8), np.array([300.0])]
+    inner.get_actions = lambda observations: (given, {})  # type: ignore[method-assign]
+    policy = EpsilonPolicy(inner, space, 0.5)
+    assert policy.seed_rows is not None
+    policy.seed_rows(np.ones(2, bool), np.array(SEEDS[:2], np.uint64))
+    for _ in range(8):
+        actions, infos = policy.get_actions(np.zeros(2))
+        expected = [np.uint8, np.uint8 if infos["explored"][1] else float]
+        assert expected == [action.dtype for action in actions]
+
+
 def test_a_policy_that_needs_masks_gets_no_uniform_actions() -> None:
     """They might be invalid; noise hands the masks on."""
     inner = ConstantPolicy(BOX, BOX.low)
