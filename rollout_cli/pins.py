@@ -283,6 +283,7 @@ def changes(
 
     Where `now` is not the whole record yet, a file may be read later.
     """
+    before = [_as_seen_here(file) for file in before]
     old, new = _by_path(before), _by_path(now)
     changed = []
     for file in before:
@@ -293,6 +294,14 @@ def changes(
         elif file["sha256"] not in others and others - _hashes_of(file, old[file["path"]]):
             changed.append(f"{file['path']} has changed")
     return changed, [f"{path} is read, and was not read before" for path in new if path not in old]
+
+
+def _as_seen_here(file: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a recorded file as a run names it in this working folder, which may hold one from elsewhere."""
+    folder, place = f"{_absolute('.')}{os.sep}", file.get("place", "")
+    if not place.startswith(folder):
+        return file
+    return {"path": place.removeprefix(folder), "sha256": file["sha256"], "read": file["read"]}
 
 
 def _by_path(files: Iterable[Mapping[str, str]]) -> dict[str, list[Mapping[str, str]]]:

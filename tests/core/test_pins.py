@@ -259,6 +259,23 @@ def test_files_of_one_name_are_told_apart_by_their_places(tmp_path: Path) -> Non
     assert ["w has changed"] == changes(before, [entry("w", "2", "episode") | {"place": f"{there}"}])[0]
 
 
+def test_a_file_that_was_elsewhere_may_be_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a run is resumed in another folder, the same file is called by its relative path."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "w").touch()
+    for folder, path in ((tmp_path / "a", "w"), (tmp_path, "a/w")):
+        monkeypatch.chdir(folder)
+        for read in ("load", "episode"):
+            before = [entry("w", "1", read) | {"place": f"{tmp_path / 'a' / 'w'}"}]
+            assert ([], []) == changes(before, [entry(path, "1", read)])
+            assert [f"{path} has changed"] == changes(before, [entry(path, "2", read)])[0]
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "b")
+    assert ([], []) == changes(before, [entry("w", "2", "episode")])
+
+
 def test_a_record_is_joined_with_an_earlier_one() -> None:
     """What is loaded now takes the place of what was read under its name."""
     old, new = [entry("a", "1"), entry("b", "2")], [entry("a", "9"), entry("c", "3")]
