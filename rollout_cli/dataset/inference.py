@@ -95,8 +95,8 @@ class SchemaInference:
                 return
 
     def observe(self, chunk: Chunk) -> None:
-        """Look at the next episodes, or the next part of one, without holding them back."""
-        # A shard of few steps has looked at its own episodes, too, before they are held.
+        """Look at the next episodes, without holding them back."""
+        # Before a shard of few steps holds its own episodes, it has looked at them as those of the whole run.
         if self.decided or int(chunk.numbers[-1]) < self._next_number:
             return
         ends = self._steps + np.cumsum(chunk.lengths)

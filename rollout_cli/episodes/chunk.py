@@ -27,8 +27,8 @@ _EPISODE_FIELDS = (*_EPISODE_ARRAYS, "last_observations", "episode_infos")
 
 
 def sum_of(rewards: Array) -> float:
-    """Return the sum of rewards, or of returns; that of inf and -inf is nan."""
-    with np.errstate(invalid="ignore"):
+    """Return the sum of rewards, or of returns; that of inf and -inf is nan, one too large for a float inf."""
+    with np.errstate(over="ignore", invalid="ignore"):
         return float(rewards.sum())
 
 

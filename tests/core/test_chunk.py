@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk, concatenate, for_transport
+from rollout_cli.episodes.chunk import Chunk, concatenate, for_transport, sum_of
 from tests.helpers.chunks import BOX_SPEC, episode
 from tests.helpers.contents import chunk_contents
 
@@ -126,3 +126,9 @@ def test_sizes() -> None:
     """Bytes count the columns' memory; a text counts as the reference it is."""
     (chunk,) = episodes([4])
     assert 4 * (3 * 4 + 8) + (3 * 4 + 8) + 4 * (8 + 2) + 4 * 8 == chunk.n_bytes
+
+
+def test_sums_that_no_float_can_say() -> None:
+    """Without a warning, which a run would show: large rewards stand for never."""
+    assert [math.inf, -math.inf] == [sum_of(np.full(2, sign * 1.7e308)) for sign in (1, -1)]
+    assert math.isnan(sum_of(np.array([math.inf, -math.inf])))
