@@ -31,6 +31,7 @@ from rollout_cli.errors import (
     RolloutError,
     UserCodeError,
 )
+from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.workers.values import EpisodeRules
 from rollout_cli.workers.worker import OWN_EPISODES, VERBS
 from tests.helpers.batches import assert_same_batches
@@ -415,6 +416,26 @@ def test_predecessors_are_run_again_only_where_they_must() -> None:
         worker.advance(-1.0)
     assert [3, 4, 5, 6, 7, 8] == begun
     assert [4, 5, 6, 7, 8] == worker.collect_episode().numbers.tolist()
+
+
+def test_predecessors_may_be_an_array() -> None:
+    """Of one number too, which numpy takes for false where it is 0; a seed has no room in its integers."""
+    begun: list[int] = []
+
+    class Noting(TrialWorker):
+        def predecessors(self, number: int) -> Any:
+            return np.arange(number - number % self.n_episodes_per_trial, number)
+
+        def reset_agent(self, agent: Any, number: int) -> None:
+            begun.append(number)
+
+    worker = Noting(seed=1, max_episode_length=None, worker_number=0)
+    worker.update_env(ChainEnv())
+    worker.update_agent(RandomPolicy(worker.env_spec.action_space))
+    for number in (1, 3):
+        worker.assign([range(number, number + 1)])
+        worker.rollout()
+    assert [0, 1, 2, 3] == begun
 
 
 # -- samplers of one's own ---------------------------------------------------------------------------------------------

@@ -95,7 +95,8 @@ class TrialRows(RowsInTurn):
 
     def _begin(self, row: Row, number: int, seeded_as: int) -> None:
         with reporting(UserCodeError, f"{type(self._worker).__name__}.predecessors raised"):
-            before = self._worker.predecessors(number)
+            # An array of numpy with one number in it may be false, and its numbers overflow as seeds.
+            before = [int(earlier) for earlier in self._worker.predecessors(number)]
         if before and before[-1] != self._last_run:
             self._is_recorded = False
             try:
