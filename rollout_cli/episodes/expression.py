@@ -33,6 +33,15 @@ _TOKEN = re.compile(
 _WORDS = {word: word for word in ("and", "or", "not", "in", "True", "False")}
 _WORDS |= {"true": "True", "false": "False"}
 _CORRECTIONS = {"=": "==", "&": "and", "|": "or", "!": "not"}
+
+
+def _quotient(left: Any, right: Any) -> Any:
+    """Return a quotient, masked where it is by zero; numpy's own masks those that are nan or inf, too."""
+    values = np.ma.getdata(left) / np.ma.getdata(right)
+    missing = np.ma.getmaskarray(left) | np.ma.getmaskarray(right) | (np.ma.getdata(right) == 0)
+    return np.ma.MaskedArray(values, missing)
+
+
 _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -43,7 +52,7 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
+    ast.Div: _quotient,
 }
 
 
