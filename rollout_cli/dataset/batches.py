@@ -38,6 +38,15 @@ and shuffled among one another."""
 Item = TypeVar("Item")
 
 
+def refuse_masked(at: Any) -> None:
+    """Raise TypeError for what chooses items where some of its values are masked: numpy takes what is below."""
+    if np.ma.is_masked(at):
+        raise TypeError(
+            "items are chosen by an array of which some values are masked, as where an info is missing: "
+            "say what these are, as mask.filled(False) does"
+        )
+
+
 class FlatDataset(ABC):
     """Items of episodes, in batches by their places: what `torch.utils.data.DataLoader` takes too.
 
@@ -62,8 +71,9 @@ class FlatDataset(ABC):
 
         Raises:
             IndexError: If there is no such item, or a mask has another length.
-            TypeError: If `at` is not an integer, a slice, integers, or a mask.
+            TypeError: If `at` is not an integer, a slice, integers, or a mask, or is masked itself.
         """
+        refuse_masked(at)
         places = np.arange(len(self))[at] if isinstance(at, slice) else np.asarray(at)
         if places.dtype == np.bool_:
             places = np.arange(len(self))[places]

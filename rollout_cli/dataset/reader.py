@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.batches import Batch, Padding, Transitions, Windows, stream_batches
+from rollout_cli.dataset.batches import Batch, Padding, Transitions, Windows, refuse_masked, stream_batches
 from rollout_cli.dataset.episode_table import EpisodeTable
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
@@ -69,7 +69,7 @@ class Dataset:
 
         Raises:
             IndexError: If there is no such episode, or a mask has another length.
-            TypeError: If `at` is not an integer, a slice, integers, or a mask.
+            TypeError: If `at` is not an integer, a slice, integers, or a mask, or is masked itself.
         """
         if isinstance(at, _INTEGERS):
             try:
@@ -77,6 +77,7 @@ class Dataset:
             except IndexError:
                 raise IndexError(f"there is no episode {at}: the dataset has {len(self)}") from None
         if not isinstance(at, slice):
+            refuse_masked(at)
             # numpy takes an empty list for floats.
             at = np.array(at, dtype=None if np.size(at) else np.int64)
             if at.ndim != 1 or at.dtype.kind not in "biu":

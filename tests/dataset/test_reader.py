@@ -79,6 +79,7 @@ def test_a_dataset_describes_itself(dataset: Dataset, pristine: Path) -> None:
         ([0, 119], IndexError),
         ([True, False], IndexError),
         ([0.5], TypeError),
+        (np.ma.MaskedArray(np.ones(119, bool), np.arange(119) == 1), TypeError),
         ("first", TypeError),
         ([[0, 1], [2, 3]], TypeError),
         (None, TypeError),

@@ -100,6 +100,7 @@ def test_transitions_are_taken_by_any_places(dataset: Dataset) -> None:
         ([-(10**9)], IndexError),
         ([True], IndexError),
         ([0.5], TypeError),
+        (np.ma.MaskedArray([0, 1], [False, True]), TypeError),
         ([[0]], TypeError),
         ("first", TypeError),
     ],
