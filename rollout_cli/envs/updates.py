@@ -156,7 +156,8 @@ def updated_env(
     One that it replaces is closed.
     """
     if isinstance(env_update, EnvUpdate):
-        env = env_update(old_env)
+        with reporting(EnvLoadError, f"{type(env_update).__name__} failed"):
+            env = env_update(old_env)
         check_env(env, kind, hint=f"{type(env_update).__name__} gave it")
         return env
     if old_env is not env_update:

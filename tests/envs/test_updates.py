@@ -40,6 +40,13 @@ class OtherTaskEnv(TaskEnv):
     """A subclass, whose tasks may mean something else."""
 
 
+class RefusingEnv(TaskEnv):
+    """Has no task of any name."""
+
+    def set_task(self, task: Any) -> None:
+        raise KeyError(task)
+
+
 class TaskWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Knows the task that it was built with."""
 
@@ -82,6 +89,20 @@ def test_new_env_update_says_what_failed() -> None:
     with pytest.raises(EnvTypeError, match=r"of type int is no gymnasium\.Env") as caught:
         updated_env(None, NewEnvUpdate(lambda: 3), gymnasium.Env)  # type: ignore[arg-type, return-value]
     assert "NewEnvUpdate gave it" == caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("update", "problem"),
+    [
+        (NewEnvUpdate(ChainEnv()), "NewEnvUpdate failed: TypeError"),  # type: ignore[arg-type]
+        (SetTaskUpdate(RefusingEnv, 4), "SetTaskUpdate failed: KeyError: 4"),
+    ],
+)
+def test_what_an_update_raises_is_the_users_error(update: EnvUpdate, problem: str) -> None:
+    """And no internal one: it is the user's constructor, or set_task, that failed."""
+    with pytest.raises(EnvLoadError, match=problem) as caught:
+        updated_env(None, update, gymnasium.Env)
+    assert "Traceback" in caught.value.details
 
 
 def test_set_task_keeps_an_environment_of_its_type() -> None:
