@@ -113,8 +113,8 @@ class AdaptedPolicy(Policy):
             getattr(self.wrapped, self._parameter_verbs[1])(params)
         elif len(params):
             raise PolicyError(
-                f"{name_of(self.users_own)} has no set_param_values",
-                hint="give it the method, or send a whole policy",
+                f"{name_of(self.users_own)} has not both get_param_values and set_param_values",
+                hint="give it the two methods, or send a whole policy",
             )
 
 

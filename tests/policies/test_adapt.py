@@ -250,7 +250,7 @@ def test_parameters_of_a_policy_without_any(make: Callable[[], Any]) -> None:
     policy = adapt_policy(make(), ENV_SPEC)
     assert {} == policy.get_param_values()
     policy.set_param_values({})
-    with pytest.raises(PolicyError, match="no set_param_values"):
+    with pytest.raises(PolicyError, match="not both get_param_values and set_param_values"):
         policy.set_param_values({"gain": 2.0})
 
 
