@@ -38,12 +38,12 @@ class Writing(TypedDict, total=False):
     Attributes:
         overwrite: Whether to replace a dataset in the output folder, once the new one is whole.
         dry_run: Whether to check everything, and write nothing.
-        progress: What is told of the episodes that are written.
+        progress: What is told of the episodes that are written; None for nothing.
     """
 
     overwrite: bool
     dry_run: bool
-    progress: Progress
+    progress: Progress | None
 
 
 def filter_dataset(dataset: Dataset, output: Path | str, keep: str, **writing: Unpack[Writing]) -> Edited:
@@ -58,7 +58,7 @@ def filter_dataset(dataset: Dataset, output: Path | str, keep: str, **writing: U
     if not len(chosen):
         raise UsageError(f"{keep!r} is true of no episode of {dataset.path}", hint="see: rollout info")
     made = derivation([chosen], output, operation="filter", options={"keep": keep})
-    return write_derivations([made], writing)[0]
+    return write_derivations([made], **writing)[0]
 
 
 def split_dataset(
@@ -113,7 +113,7 @@ def split_dataset(
         )
         for name, part in selections.items()
     ]
-    return dict(zip(parts, write_derivations(made, writing), strict=True))
+    return dict(zip(parts, write_derivations(made, **writing), strict=True))
 
 
 def join_datasets(datasets: Sequence[Dataset], output: Path | str, **writing: Unpack[Writing]) -> Edited:
@@ -126,7 +126,7 @@ def join_datasets(datasets: Sequence[Dataset], output: Path | str, **writing: Un
     """
     if len(datasets) < 2:  # noqa: PLR2004 - fewer are not joined
         raise UsageError("one dataset alone cannot be joined", hint="name two datasets, or more")
-    return write_derivations([derivation(datasets, output, operation="merge", options={})], writing)[0]
+    return write_derivations([derivation(datasets, output, operation="merge", options={})], **writing)[0]
 
 
 def convert_dataset(
@@ -181,7 +181,7 @@ def convert_dataset(
         limits=limits,
         drop_info=drop_info,
     )
-    return write_derivations([made], writing)[0]
+    return write_derivations([made], **writing)[0]
 
 
 def _infos_without_column(rows: Rows) -> set[str]:
@@ -238,7 +238,7 @@ def relabel_dataset(
         change=relabel,
         changed=first,
     )
-    return write_derivations([made], writing)[0]
+    return write_derivations([made], **writing)[0]
 
 
 def _rewards(name: str, function: Reward, episode: Episode) -> Array:
@@ -265,14 +265,19 @@ def _rewards(name: str, function: Reward, episode: Episode) -> Array:
     return rewards.astype(np.float64)
 
 
-def write_derivations(derivations: Sequence[Derivation], writing: Writing) -> list[Edited]:
-    """Write one after the other, when all can be written."""
-    overwrite, dry_run = writing.get("overwrite", False), writing.get("dry_run", False)
+def write_derivations(
+    derivations: Sequence[Derivation],
+    *,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> list[Edited]:
+    """Write one after the other, when all can be written; the arguments are `Writing`'s."""
     for made in derivations:
         check_folder(made.result.path, overwrite=overwrite)
     for made in () if dry_run else derivations:
         # The old dataset stays until the new one is whole: an episode's id never gets so far.
         folder = OutputFolder(made.result.path, overwrite=overwrite, keep_until=[sys.maxsize])
-        progress = writing.get("progress", Progress())
-        rewrite(made.chunks, folder, made.settings, n_steps=made.result.steps, progress=progress)
+        shown = progress or Progress()
+        rewrite(made.chunks, folder, made.settings, n_steps=made.result.steps, progress=shown)
     return [replace(made.result, written=not dry_run) for made in derivations]

@@ -97,7 +97,7 @@ def merge(
     if not (_are_shards(datasets) or _are_ranges(datasets)):
         return join_datasets(datasets, output, **writing)
     shards = sorted(map(_shard, datasets), key=lambda shard: shard.place)
-    changes = _changes(shards, writing.get("progress", Progress()), accept_changes=accept_changes)
+    changes = _changes(shards, writing.get("progress") or Progress(), accept_changes=accept_changes)
     first, config = shards[0], replace(shards[0].config, shard=None)
     if config.episodes is not None:
         stop = shards[-1].config.run_numbers.stop
@@ -115,7 +115,7 @@ def merge(
     steps = sum(shard.dataset.info["steps"] for shard in shards)
     result = Edited(output, "merge", sum(map(len, datasets)), steps, sources=1)
     chunks = _chunks([shard.dataset for shard in shards], per_worker)
-    return write_derivations([Derivation(result, settings, chunks)], writing)[0]
+    return write_derivations([Derivation(result, settings, chunks)], **writing)[0]
 
 
 def _are_shards(datasets: Sequence[Dataset]) -> bool:

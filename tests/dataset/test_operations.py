@@ -261,6 +261,16 @@ def run_twice(dataset: Dataset, path: Path, **writing: Any) -> list[Edited]:
     ]
 
 
+def test_an_argument_that_there_is_not_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+    """A misspelt `dry_run` must not write, nor a misspelt seed divide by another one."""
+    with pytest.raises(TypeError, match="dryrun"):
+        filter_dataset(dataset, tmp_path / "new", "length > 0", dryrun=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="sed"):
+        split_dataset(dataset, tmp_path / "new", {"a": 1.0}, sed=3)  # type: ignore[call-arg]
+    assert not [*tmp_path.iterdir()]
+    assert not filter_dataset(dataset, tmp_path / "new", "length > 0", dry_run=True, progress=None).written
+
+
 def test_a_dry_run_says_what_would_be_written(dataset: Dataset, tmp_path: Path) -> None:
     dry = run_twice(dataset, tmp_path, dry_run=True)
     assert [] == list(tmp_path.iterdir())
