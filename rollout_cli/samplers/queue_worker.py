@@ -8,6 +8,7 @@ import pickle
 import queue
 from typing import Any
 
+import numpy as np
 import setproctitle
 
 from rollout_cli.envs.source import as_env_source
@@ -81,6 +82,9 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
 
 
 def _update(worker: Worker, agent: Any, env: Any) -> None:
-    worker.update_env(env if env is None or isinstance(env, EnvUpdate) else as_env_source(env))
     # The bytes are the sampler's own.
-    worker.update_agent(pickle.loads(agent) if isinstance(agent, bytes) else agent)  # noqa: S301
+    agent = pickle.loads(agent) if isinstance(agent, bytes) else agent  # noqa: S301
+    if not isinstance(agent, dict | tuple | np.ndarray | None):
+        worker.forget_agent()  # The one before need not fit the new environment.
+    worker.update_env(env if env is None or isinstance(env, EnvUpdate) else as_env_source(env))
+    worker.update_agent(agent)

@@ -522,6 +522,24 @@ def test_a_full_queue_ends_the_streaming() -> None:
     assert 1 == batches.qsize()
 
 
+def test_a_policy_and_an_environment_of_one_start_fit_each_other() -> None:
+    """The policy before, which needs action masks here, is not asked whether it fits the new environment."""
+
+    class Masked(ChainEnv):
+        def action_masks(self) -> Any:
+            return np.ones(1, bool)
+
+    class NeedsMasks:
+        def predict(self, observation: Any, action_masks: Any = None) -> Any:
+            raise AssertionError("it never acts")
+
+    commands, batches = queue.Queue[Any](), queue.Queue[Any]()
+    for command in (("start", (still, NewEnvUpdate(FaultyEnv), 1)), ("exit", ())):
+        commands.put(command)
+    run_worker(WorkerFactory(seed=3), commands, batches, 0, NeedsMasks(), Masked())
+    assert commands.empty()
+
+
 def test_an_unknown_command() -> None:
     """The documented AssertionError, which is of our tree."""
     commands: Any = queue.Queue()
