@@ -87,10 +87,12 @@ def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
 def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[bytes | None]:
     """Return every object pickled; one that several workers share is pickled once."""
     pickled: dict[int, bytes | None] = {id(None): None}
+    # A class or function alone is no policy: a SPEC names one that makes it.
+    instead = "module:attr as a text" if what == "policy" else "a class, a factory or module:attr"
     with reporting(
         kind,
         f"the {what} cannot be pickled",
-        hint="each worker gets a copy: give a class, a factory or module:attr, from which it builds its own",
+        hint=f"each worker gets a copy: give {instead}, from which it builds its own",
     ):
         for obj in objs:
             if id(obj) not in pickled:

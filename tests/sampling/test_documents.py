@@ -615,7 +615,7 @@ def test_a_policy_that_cannot_be_pickled(make_sampler: MakeSampler) -> None:
             PolicyLoadError, match=r"the policy cannot be pickled: TypeError: .*lock"
         ) as caught:
             use()
-        assert "give a class, a factory or module:attr" in caught.value.hint
+        assert "give module:attr as a text, from" in caught.value.hint
 
 
 class Batched:
