@@ -67,6 +67,7 @@ class DatasetSettings:
             resume begins anew; else `decided`.
         derived: How the dataset is made of others, an operation each; empty for one that is collected. The
             numbers of its episodes may have any order then, and its segments are counted by their ids.
+        before: The info.json of a dataset that is collected anew: its times and licence stay.
     """
 
     env_spec: EnvSpec
@@ -77,6 +78,7 @@ class DatasetSettings:
     columns: InfoColumns | None = None
     info_columns: str = "decided"
     derived: Sequence[Mapping[str, Any]] = ()
+    before: Mapping[str, Any] | None = None
 
 
 def new_info(
@@ -103,7 +105,7 @@ def new_info(
         "anomalies": [],
         "times": {"started": now, "updated": now, "ended": None},
     }
-    if before is not None:
+    if before := before or settings.before:
         times = before.get("times") or {}
         resumed = [*times.get("resumed", []), now]
         ours["times"] |= {**times, "updated": now, "ended": None, "resumed": resumed}

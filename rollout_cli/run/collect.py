@@ -240,6 +240,7 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
         request.first_numbers,
         next_observation=config.next_observation,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
+        before=state.before,
     )
     return DatasetWriter(
         folder,

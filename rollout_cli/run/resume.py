@@ -71,6 +71,7 @@ class ResumeState:
         accepted: In words, what has changed since the dataset was begun, where the user accepts that.
         keep_until: The next number of each partition that the new dataset must reach before it replaces the
             old one.
+        before: The info.json of a dataset that is collected anew; None where there is none.
     """
 
     config: CollectConfig
@@ -79,6 +80,7 @@ class ResumeState:
     committed: Committed | None = None
     accepted: list[str] = field(default_factory=list)
     keep_until: tuple[int, ...] = ()
+    before: Mapping[str, Any] | None = None
 
     @property
     def source(self) -> Mapping[str, Any]:
@@ -213,7 +215,8 @@ def resume_state(
         f"{committed.episodes:,} episodes until they are collected again"
     )
     keep_until = tuple(partition.next_number for partition in committed.partitions)
-    return ResumeState(replace(config, overwrite=True, resume=False), plan, {}, keep_until=keep_until)
+    config = replace(config, overwrite=True, resume=False)
+    return ResumeState(config, plan, {}, keep_until=keep_until, before=info)
 
 
 def _covered(info: Mapping[str, Any], committed: Committed) -> list[CommittedPartition]:

@@ -27,6 +27,7 @@ from rollout_cli.run.collect import CollectResult, collect
 from rollout_cli.run.resume import recorded_options
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.seeding.seeds import env_seed
+from tests.helpers.damage import set_json
 from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of, set_source, source_of
 from tests.helpers.projects import project, write_module
 
@@ -476,6 +477,21 @@ def test_time_that_is_over_before_old_episodes_are_there_again_costs_none(tmp_pa
     resume(tmp_path / "out", timesteps=3_000)
     run(tmp_path / "whole", timesteps=3_000)
     assert_same_data(tmp_path / "whole", tmp_path / "out")
+
+
+@pytest.mark.parametrize("steps", [50, 1_000])
+def test_what_was_said_of_a_dataset_stays_when_it_is_extended(tmp_path: Path, steps: int) -> None:
+    """Its licence, and when it was begun: also where its steps are few, and so all are collected anew."""
+    run(tmp_path / "out", timesteps=steps)
+    set_json(tmp_path / "out" / "meta" / "info.json", card={"license": "mit", "plot": True})
+    began = info_of(tmp_path / "out")["times"]["started"]
+    resume(tmp_path / "out", timesteps=steps + 50)
+    info = info_of(tmp_path / "out")
+    assert ({"license": "mit"}, began, 1) == (
+        info["card"],
+        info["times"]["started"],
+        len(info["times"]["resumed"]),
+    )
 
 
 def test_time_that_is_over_before_the_columns_are_decided(tmp_path: Path) -> None:
