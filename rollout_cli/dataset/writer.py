@@ -74,6 +74,7 @@ class DatasetWriter:
         self._published: DatasetBuild | None = None  # The one whose files are in the folder itself.
         self.has_episodes = False  # Whether any whole episode came, or was there.
         self.on_failure: Callable[[], None] = lambda: None  # The timer calls it when a commit has failed.
+        self.facts: Callable[[], dict[str, Any]] = dict  # What info.json records of the run at its end.
         # The timer and the caller share the state: whoever changes it has the lock.
         self._changing = threading.Lock()
         self._has_new = False  # Whether whole episodes came since the last flush.
@@ -185,7 +186,7 @@ class DatasetWriter:
             if self._folder.has_old:
                 remove_temporary(self._folder.files, self._folder.path)
                 return metadata.summary_of(self._folder.path, self._end_old(status))
-            build.end(status, **facts)
+            build.end(status, **self.facts(), **facts)
             return metadata.summary_of(self._folder.path, build.info)
 
     def _end_old(self, status: Status) -> dict[str, Any]:
@@ -226,7 +227,7 @@ class DatasetWriter:
         if not has_segments and not any((root / "meta" / "episodes").rglob("*.parquet")):
             remove_dataset(files, root)
         elif build is not None and info_path(root).is_file():  # Else somebody removed the folder.
-            build.end("interrupted")
+            build.end("interrupted", **self.facts())
 
     def __enter__(self) -> Self:
         return self

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,7 @@ class _Tally:
     acceptance: Mapping[str, Any] | None = None  # Of all runs that the dataset is of; None without `keep`.
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
 
-    def until_failure(self, chunks: Iterator[AnyChunk]) -> Iterator[AnyChunk]:
+    def until_failure(self, chunks: Iterator[AnyChunk]) -> Generator[AnyChunk, None, None]:
         """Keep the sampler's error; the writer's is raised in the loop that this serves, and not here."""
         try:
             yield from chunks
@@ -261,6 +261,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     # The workers have run episodes since they were built; the clock of another machine may be wrong.
     ahead = min(max(0.0, time.time() - sampler.built_at), began_at - run.started_at)
     writer.on_failure = sampler.request_stop  # A step may take for ever: nobody would hear of a full disk.
+    writer.facts = lambda: _skipped_facts(tally.skipped | sampler.skipped)
     config, state = run.request.config, run.request.state
     run.progress.begin(**state.totals)
     if run.observes_first:
@@ -268,21 +269,22 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
         _observe_first(run, sampler, writer)
     if state.plan is not None and not run.is_ending:
         _limit(config, sampler, began_at)
-        for chunk in tally.until_failure(sampler.stream_refs(state.plan)):
-            tally.early.keep(chunk)
-            worker = int(chunk.numbers[0]) // (config.episodes_per_worker or 1)
-            writer.write(
-                chunk, partition=worker - config.shard_numbers.start if config.episodes_per_worker else 0
-            )
-            tally.episodes += chunk.n_episodes
-            tally.steps += chunk.n_steps
-            tally.return_sum += chunk.return_sum
-            if config.keep is not None:
-                run.progress.ran(int(chunk.numbers[-1]) + 1)
-            run.progress.add(chunk)
-            if sampler.report is not report:
-                report = sampler.report
-                writer.record(**state.history({"files": pins.record(report.files)}))
+        with closing(tally.until_failure(sampler.stream_refs(state.plan))) as chunks:
+            for chunk in chunks:
+                tally.early.keep(chunk)
+                worker = int(chunk.numbers[0]) // (config.episodes_per_worker or 1)
+                writer.write(
+                    chunk, partition=worker - config.shard_numbers.start if config.episodes_per_worker else 0
+                )
+                tally.episodes += chunk.n_episodes
+                tally.steps += chunk.n_steps
+                tally.return_sum += chunk.return_sum
+                if config.keep is not None:
+                    run.progress.ran(int(chunk.numbers[-1]) + 1)
+                run.progress.add(chunk)
+                if sampler.report is not report:
+                    report = sampler.report
+                    writer.record(**state.history({"files": pins.record(report.files)}))
         tally.skipped |= sampler.skipped
     writer.check()
     tally.seconds = time.monotonic() - began_at + ahead
@@ -390,8 +392,7 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
     facts: dict[str, Any] = {"reproducible": asdict(verdict)}
     if run.tally.acceptance is not None:
         facts["acceptance"] = run.tally.acceptance
-    failure, skipped = run.tally.failure, run.tally.skipped
-    facts |= _skipped_facts(skipped)
+    failure = run.tally.failure
     if not run.is_ending:
         return writer.close(status="complete", stopped_by=run.tally.stopped_by, **facts)
     kept = f"no episode was {'finished' if run.tally.acceptance is None else 'kept'}, so no dataset was left"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 
 import rollout_cli
 from rollout_cli.config import CollectConfig
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import (
     ConfigError,
     EnvError,
     NotReproducibleError,
     PolicyLoadError,
+    StorageError,
     UsageError,
     UserCodeError,
 )
@@ -273,6 +276,30 @@ def test_a_resume_that_adds_no_episode_keeps_the_verdict(tmp_path: Path) -> None
     assert (219, 0.0) == (again.episodes, again.steps_per_second)
     assert "yes" == first.reproducible["status"]
     assert first.reproducible == again.reproducible == source_of(tmp_path / "out")["reproducible"]
+
+
+def test_what_was_skipped_is_known_though_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An episode that is missing among those that are kept is listed, with the reason, also by who resumes."""
+    options: dict[str, Any] = {"timesteps": 1_000, "segment_bytes": 20_000, "on_env_error": "skip"}
+    options["env_kwargs"] = {"what": "raise", "episodes": [env_seed(7, 5)]}
+
+    def before(_: FileStore, operation: str, path: Path) -> None:
+        if operation == "rename" and path.name == "file-00001.parquet":
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "before", before)
+        with pytest.raises(StorageError, match="Input/output error"):
+            run(tmp_path / "out", **options)
+    assert [0, 1, 2, 3, 4, 6] == numbers_of(tmp_path / "out")[:6]
+    for status in ("interrupted", "complete"):
+        (skipped,) = source_of(tmp_path / "out")["skipped"]["episodes"]
+        assert status == info_of(tmp_path / "out")["status"]
+        assert 5 == skipped["episode_number"]
+        assert "is broken" in skipped["reason"]
+        run(tmp_path / "out", **options, resume=True)
 
 
 def test_nothing_but_skipped_episodes_is_an_error(tmp_path: Path) -> None:
