@@ -17,6 +17,8 @@ from rollout_cli.loading import failure, needing, reporting
 
 Env = gymnasium.Env[Any, Any]
 
+_TUPLE = re.compile(r"\btuple\b", re.IGNORECASE)
+_SEQUENCE = re.compile(r"\b(list|\w*sequence|iterable|collection)\b", re.IGNORECASE)
 _PIP_LINE = re.compile(r"`(pip install [^`]+)`")
 
 
@@ -70,7 +72,7 @@ def call_builder(
     another one.
     """
     try:
-        return factory(**kwargs)
+        return factory(**_with_tuples(creator or factory, kwargs))
     except RolloutError:
         raise
     except gymnasium.error.DependencyNotInstalled as error:
@@ -88,6 +90,18 @@ def call_builder(
         raise failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint) from error
 
 
+def _with_tuples(creator: Any, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments, a list as a tuple where its annotation asks for one: TOML and JSON have none."""
+    if not any(isinstance(value, list) for value in kwargs.values()):
+        return kwargs
+    taken = parameters_of(creator)
+    wants = {name for name, kind in taken.items() if _TUPLE.search(kind) and not _SEQUENCE.search(kind)}
+    return {
+        name: tuple(value) if isinstance(value, list) and name in wants else value
+        for name, value in kwargs.items()
+    }
+
+
 def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: TypeError) -> None:
     """Raise an EnvLoadError that names an argument that `creator` does not take, and those that it takes."""
     taken = parameters_of(creator)
@@ -100,14 +114,15 @@ def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: 
 
 
 def parameters_of(creator: Any) -> Mapping[str, str]:
-    """Return the names that a class, function or entry point takes; the value of one for any name is `**`."""
+    """Return by name what a class, function or entry point takes: its annotation, or `**` for any name."""
     function = load_env_creator(creator) if isinstance(creator, str) else creator
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # Built in a language that has no signatures.
         return {"kwargs": "**"}
     return {
-        parameter.name: "**" if parameter.kind is parameter.VAR_KEYWORD else "" for parameter in parameters
+        parameter.name: "**" if parameter.kind is parameter.VAR_KEYWORD else str(parameter.annotation)
+        for parameter in parameters
     }
 
 

@@ -317,6 +317,28 @@ def test_wrappers_of_a_source(project: Path) -> None:
     assert 'omit vectorization="native"' in caught.value.hint
 
 
+TUPLES_MODULE = """
+    from typing import Tuple, Union
+    from tests.workers.worlds import ChainEnv
+
+    class Sized(ChainEnv):
+        def __init__(self, shape: Union[Tuple[int, int], int], names: "list[str] | tuple[str, ...]", other=None):
+            super().__init__()
+            self.held = shape, names, other
+"""
+
+
+def test_an_annotation_decides_whether_a_list_is_a_tuple(project: Path) -> None:
+    """TOML and JSON have lists alone, and gymnasium's ResizeObservation refuses them."""
+    write_module(project, "tuples", TUPLES_MODULE)
+    kwargs = {"shape": [4, 2], "names": ["a"], "other": [1]}
+    wrappers = (wrapper_source("ReshapeObservation", {"shape": [3, 1]}),)
+    env: Any = env_source("tuples:Sized", kwargs, wrappers=wrappers).build()
+    assert (3, 1) == env.observation_space.shape
+    assert ((4, 2), ["a"], [1]) == env.unwrapped.held
+    assert [4, 2] == kwargs["shape"]
+
+
 def test_a_vector_entry_point_that_cannot_be_imported() -> None:
     """The hint names what is missing, as it does for a single environment."""
     spec = gymnasium.envs.registration.EnvSpec("Absent-v0", vector_entry_point="absent_module:Rows")
