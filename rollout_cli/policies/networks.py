@@ -83,7 +83,7 @@ class NetworkPolicy(SeededPolicy):
         if typed.dtype.kind == "f" or np.array_equal(typed, actions):
             return typed
         pairs = [(typed[row, ...], actions[row, ...]) for row in range(n_rows)]
-        return [own if np.array_equal(own, given) else given for own, given in pairs]
+        return [exact if np.array_equal(exact, given) else given for exact, given in pairs]
 
 
 def check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
