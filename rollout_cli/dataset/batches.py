@@ -39,7 +39,7 @@ Item = TypeVar("Item")
 
 
 def refuse_masked(at: Any) -> None:
-    """Raise TypeError for what chooses items where some of its values are masked: numpy takes what is below."""
+    """Raise TypeError where some values of an index are masked: numpy would take what is below."""
     if np.ma.is_masked(at):
         raise TypeError(
             "items are chosen by an array of which some values are masked, as where an info is missing: "

@@ -27,7 +27,7 @@ _EPISODE_FIELDS = (*_EPISODE_ARRAYS, "last_observations", "episode_infos")
 
 
 def sum_of(rewards: Array) -> float:
-    """Return the sum of rewards, or of returns; that of inf and -inf is nan, one too large for a float inf."""
+    """Return the sum of rewards, or of returns: nan of inf and -inf, and inf where a float is too small."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(rewards.sum())
 

@@ -83,7 +83,7 @@ class NetworkPolicy(SeededPolicy):
         if typed.dtype.kind == "f" or np.array_equal(typed, actions):
             return typed
         pairs = [(typed[row, ...], actions[row, ...]) for row in range(n_rows)]
-        return [exact if np.array_equal(exact, given) else given for exact, given in pairs]
+        return [exact if np.array_equal(exact, action) else action for exact, action in pairs]
 
 
 def check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:

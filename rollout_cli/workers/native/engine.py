@@ -162,9 +162,11 @@ class NativeEngine:
 
         They are one array (n, *shape) each.
         """
-        of = self._spaces.columns
+        columns_of = self._spaces.columns
         try:
-            columns = zip(*map(of, observations), strict=True) if n_samples else of(observations)
+            columns = (
+                zip(*map(columns_of, observations), strict=True) if n_samples else columns_of(observations)
+            )
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(f"the {name} lack {error!r}: {shown(observations)}") from error
         pairs = zip(self._spaces.leaves, columns, strict=True)
