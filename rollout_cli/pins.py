@@ -283,7 +283,7 @@ def changes(
 
     Where `now` is not the whole record yet, a file may be read later.
     """
-    before = [_as_seen_here(file) for file in before]
+    before, now = ([_as_seen_here(file) for file in files] for files in (before, now))
     old, new = _by_path(before), _by_path(now)
     changed = []
     for file in before:
