@@ -97,7 +97,8 @@ def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
         raise PolicyLoadError(
             f"{name} acts on one observation at a time, "
             "and a native vector environment needs actions for all rows",
-            hint=f"give the policy get_actions, or {instead} in turn",
+            hint="give the policy get_actions, and its reset, where it has one, a mask of rows as argument; "
+            f"or {instead} in turn",
         )
     if policy.takes_masks and (is_native or not all(env.has_wrapper_attr("action_masks") for env in envs)):
         hint = "give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
