@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
-from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
+from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError, UserCodeError
 from rollout_cli.progress import shown
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
@@ -351,6 +351,7 @@ class Sampler:
         except BaseException as error:
             # With GeneratorExit the caller has enough, and the workers stop.
             if call.generation == self._generation and not isinstance(error, GeneratorExit):
+                self._updates.has_failed = isinstance(error, UserCodeError) and not error.episodes
                 self.shutdown_worker()
             raise
 

@@ -24,6 +24,8 @@ class UpdateLog:
     Attributes:
         labels: By worker, what its first environment is called.
         by_worker: Whether policies or environments differ by worker.
+        has_failed: Whether the last call's updates could not be applied: the next of an environment builds on
+            what was there before them.
 
     Raises:
         UserCodeError: If a policy or environment cannot be found, or cannot be pickled.
@@ -38,6 +40,7 @@ class UpdateLog:
         # By worker, what it needs of all updates so far: a later one may replace earlier ones.
         self._agents = [[update.agent] for update in first]
         self._envs = [[update.env] for update in first]
+        self.has_failed, self._base = False, self._envs
         self.labels = [str(_rows(source)[0].label) for source in sources]
 
     def note(self, agent_update: Any, env_update: Any) -> list[Update]:
@@ -47,6 +50,9 @@ class UpdateLog:
             env_update, partial(_env, as_it_is=(EnvUpdate, type(None)))
         )
         updates = _updates(agents, envs)
+        if not self.has_failed:
+            self._base = [*self._envs]
+        self.has_failed = False
         self.by_worker = self.by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
         for worker, update in enumerate(updates):
             if update.agent is not None:
@@ -60,7 +66,7 @@ class UpdateLog:
                 builds_on = any(
                     isinstance(row, EnvUpdate) and not row.replaces_env for row in _rows(envs[worker])
                 )
-                self._envs[worker] = [*self._envs[worker], update.env] if builds_on else [update.env]
+                self._envs[worker] = [*self._base[worker], update.env] if builds_on else [update.env]
         return updates
 
     def history(self, worker: int) -> tuple[Update, ...]:

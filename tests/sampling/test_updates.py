@@ -9,11 +9,22 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rollout_cli.envs.updates import EnvUpdate, NewEnvUpdate
-from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError, WorkerError
+from rollout_cli.envs.updates import EnvUpdate, NewEnvUpdate, SetTaskUpdate
+from rollout_cli.errors import (
+    EnvError,
+    EnvLoadError,
+    InternalError,
+    PolicyError,
+    RolloutError,
+    UserCodeError,
+    WorkerError,
+)
+from rollout_cli.samplers.local_sampler import LocalSampler
 from rollout_cli.samplers.messages import Update, as_reported
 from rollout_cli.samplers.updates import UpdateLog
+from tests.helpers.envs import FaultyEnv
 from tests.helpers.fake_worker import Script
+from tests.helpers.sampled import still
 
 Env: Any = gymnasium.Env
 
@@ -66,6 +77,32 @@ def test_a_new_worker_gets_every_update_since_the_last_environment(
         if update.env is not None
     ]
     assert expected == [getattr(env, "name", type(env).__name__) for env in loaded]
+
+
+class Task(FaultyEnv):
+    """Takes numbers as tasks."""
+
+    task = 0
+
+    def set_task(self, task: Any) -> None:
+        self.task = int(task)
+
+    def reset(self, **arguments: Any) -> Any:
+        observation, info = super().reset(**arguments)
+        return observation, {**info, "set": self.task}
+
+
+def test_the_next_update_takes_the_place_of_one_that_failed() -> None:
+    """A call without any still fails: its workers would not be where the sampler's updates have brought them."""
+    with LocalSampler(still, Task(), n_workers=1, seed=1) as sampler:
+        tasks: list[int] = []
+        for task in ("3", "three", None, "4", None):
+            update = None if task is None else SetTaskUpdate(Task, task)
+            try:
+                tasks += sampler.obtain_samples(0, 1, None, update).episode_infos["set"].tolist()
+            except EnvLoadError:
+                tasks.append(-1)
+    assert [3, -1, -1, 4, 4] == tasks
 
 
 def test_what_workers_share_is_pickled_once() -> None:
