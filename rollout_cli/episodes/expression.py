@@ -69,7 +69,7 @@ class Expression:
         try:
             self._tree = ast.parse(self._as_python(), mode="eval").body
         except (SyntaxError, RecursionError, MemoryError) as error:
-            place = (getattr(error, "offset", None) or 1) - 1
+            place = (getattr(error, "offset", 1) or len(self._text) + 1) - 1  # 0 is the end.
             hint = "for example: return >= 400 and not (length < 200 or env_info.is_success)"
             raise self._fault("it is not complete, or has a word too many", place, hint) from error
 

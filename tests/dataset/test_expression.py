@@ -177,7 +177,7 @@ REFUSED = {
     "length = 20": ("'=' is not part of the language at character 8", "write =="),
     "length > 1 && true": ("'&' is not part of the language at character 12", "write and"),
     "length % 2": ("'%' is not part", "backquotes"),
-    "length > ": ("a word too many", "for example"),
+    "length > ": ("a word too many at character 9", "for example"),
     "(length": ("a word too many", "for example"),
     "length 20": ("a word too many at character 8", "for example"),
     "length in 20": ("'in' needs a list at character 11", "length in [200, 500]"),
