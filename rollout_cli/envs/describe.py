@@ -22,6 +22,7 @@ _SKIPS = {"MaxAndSkipEnv": "_skip", "MaxAndSkipObservation": "_skip", "AtariPrep
 """Wrappers that repeat an action, and where they keep how often."""
 _LIVES = {"EpisodicLifeEnv", "EpisodicLife"}
 _CLIPS = {"ClipRewardEnv", "ClipReward"}
+_CLIPPED_HINT = ": build the environment with reward_clipping=False"
 
 
 class AutoresetMode(Enum):
@@ -127,6 +128,9 @@ def stack_warnings(env: Any) -> list[str]:
     these names.
     """
     stack = [(type(layer).__name__, vars(layer)) for layer in layers(env)]
+    if stack[-1][0] == "AtariVectorEnv" and isinstance(env.spec, GymSpec):
+        # It is ALE's, which clips rewards by default, and does not say so itself.
+        stack[-1] = "AtariVectorEnv", {"reward_clipping": True, **env.spec.kwargs}
     skips = [(name, held.get(_SKIPS[name], 1)) for name, held in stack if name in _SKIPS]
     skips.append((stack[-1][0], stack[-1][1].get("_frameskip", 1)))  # It is ALE's.
     skips = [(name, count) for name, count in skips if count != 1]
@@ -135,14 +139,15 @@ def stack_warnings(env: Any) -> list[str]:
         each = " and ".join(f"{count} by {name}" for name, count in skips)
         lines.append(f"frames are skipped twice, {each}: build the environment with frameskip=1")
     for name, held in stack:
-        if name in _LIVES or held.get("terminal_on_life_loss") is True:
+        if name in _LIVES or held.get("terminal_on_life_loss") is True or held.get("episodic_life") is True:
             lines.append(
                 f"{name} ends episodes with each life: that is fit for training, "
                 "but the episodes of the data are no whole games"
             )
-        if name in _CLIPS:
+        if name in _CLIPS or held.get("reward_clipping") is True:
             lines.append(
                 f"{name} changes rewards: that is fit for training, but the data has no rewards of the game"
+                f"{_CLIPPED_HINT if 'reward_clipping' in held else ''}"
             )
     return lines
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from rollout_cli.envs.describe import stack_warnings
 from tests.workers.worlds import ChainEnv
@@ -19,6 +21,13 @@ def stacked(*wrappers: tuple[str, dict[str, Any]], frameskip: Any = 1) -> Any:
         env = type(name, (gymnasium.Wrapper,), {})(env)
         vars(env).update(attributes)
     return env
+
+
+def ales(**kwargs: Any) -> Any:
+    """Return what looks as ALE's vector environment does that was built with these arguments."""
+    env = type("AtariVectorEnv", (VectorEnv,), {})()
+    env.spec = EnvSpec("ALE/Pong-v5", kwargs=kwargs)
+    return VectorWrapper(env)
 
 
 SKIP = ("MaxAndSkipEnv", {"_skip": 4})
@@ -41,6 +50,9 @@ SKIP = ("MaxAndSkipEnv", {"_skip": 4})
             stacked(("EpisodicLifeEnv", {}), ("ClipRewardEnv", {})),
             ["ClipRewardEnv changes rewards", "EpisodicLifeEnv ends episodes"],
         ),
+        (ales(frameskip=4), ["AtariVectorEnv changes rewards"]),
+        (ales(reward_clipping=False), []),
+        (ales(reward_clipping=False, episodic_life=True), ["AtariVectorEnv ends episodes"]),
     ],
 )
 def test_stacks(env: Any, beginnings: list[str]) -> None:
