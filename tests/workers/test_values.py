@@ -520,7 +520,8 @@ def test_zeros_and_ones_are_bools(kind: str) -> None:
     worlds.assert_same_episodes(expected, run(make(kind, bent), range(6)))
 
 
-def test_a_mask_that_is_ignored() -> None:
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_mask_that_is_ignored(copy: bool) -> None:
     """An environment that resets more rows than it is asked to would spoil their episodes."""
 
     class ResetsEverything(SyncVectorEnv):
@@ -528,7 +529,7 @@ def test_a_mask_that_is_ignored() -> None:
             return super().reset(seed=seed)
 
     env = ResetsEverything(
-        [partial(ChainEnv, length=length) for length in (2, 5, 5)], autoreset_mode=DISABLED
+        [partial(ChainEnv, length=length) for length in (2, 5, 5)], autoreset_mode=DISABLED, copy=copy
     )
     with pytest.raises(EnvLoadError, match=r"resets rows that options\['reset_mask'\] leaves out"):
         run(make("native disabled", env), range(6))

@@ -110,7 +110,9 @@ class NativeEngine:
 
     def _reset(self, rows: Array) -> Any:
         """Let the environment reset these rows, and return its infos."""
-        before, numbers = self._leaves, self._running.number
+        numbers = self._running.number
+        # Copies: the environment may write over its arrays, as gymnasium's with copy=False do.
+        before = self._leaves if self._rows.keeps_mask else list(map(np.copy, self._leaves))
         result, self._running.seed[rows] = self._rows.reset(rows, numbers, is_first=not self._is_begun)
         self._where = RESET_RESULT
         observations, infos = result

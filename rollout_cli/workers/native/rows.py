@@ -30,6 +30,7 @@ class NativeRows:
         env: The vector environment.
         n_rows: How many rows it has.
         mode: How it resets rows that ended; EnvLoadError where it does not say.
+        keeps_mask: Whether a reset of some rows was seen to leave the others alone.
 
     Raises:
         EnvLoadError: If it has not `n_rows` rows, or does not say how it resets them.
@@ -48,7 +49,7 @@ class NativeRows:
         self.mode = autoreset_mode(env)
         self._statistics = [layer for layer in layers(env) if isinstance(layer, RecordEpisodeStatistics)]
         self._takes_list = True
-        self._keeps_mask = False
+        self.keeps_mask = False
         self._spare = 0  # The number whose seed the rows get that run none.
 
     @property
@@ -125,7 +126,7 @@ class NativeRows:
         Those before it and after it are one array (n, *shape) a leaf.
         """
         others = ~row_mask(rows, self.n_rows)
-        if self._keeps_mask or not others.any():
+        if self.keeps_mask or not others.any():
             return
         for leaf in zip(before, after, strict=True):
             old, new = (batch[others] for batch in leaf)
@@ -134,7 +135,7 @@ class NativeRows:
                     f"{vector_name(self.env)} resets rows that options['reset_mask'] leaves out",
                     hint="let it leave them as they are, or let it reset itself and say so in its metadata",
                 )
-        self._keeps_mask = True
+        self.keeps_mask = True
 
 
 class NativePolicy:
