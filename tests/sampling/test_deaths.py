@@ -31,7 +31,7 @@ from rollout_cli.samplers.messages import Start, Started, Update
 from rollout_cli.samplers.pool import Died
 from rollout_cli.samplers.processes import pool
 from rollout_cli.samplers.processes.crash_box import CrashBox, how_it_ended, new_box, read_notes, read_story
-from rollout_cli.samplers.processes.fork_server import RECORD, Server, Status
+from rollout_cli.samplers.processes.fork_server import RECORD, ForkServer, Server, Status
 from rollout_cli.samplers.processes.pool import ProcessPool
 from rollout_cli.samplers.supervision import Notes, Watch
 from rollout_cli.workers.factory import WorkerFactory
@@ -588,6 +588,18 @@ def test_a_sampler_that_was_started_with_sigchld_blocked_ends(method: str) -> No
         ran = run.end()
     assert (0, "", ()) == (ran.code, ran.stderr, ran.left)
     assert 300 <= int(ran.stdout.splitlines()[-1]) < 307
+
+
+def test_a_working_folder_that_is_gone_and_looked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -c`, an interpreter and a notebook look for modules in it, by an empty entry of the path."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    folder.rmdir()
+    server = ForkServer("spawn")
+    assert server.is_usable
+    server.close()
 
 
 def test_the_working_folder_and_the_one_for_temporary_files_do_no_harm(tmp_path: Path) -> None:

@@ -67,7 +67,10 @@ class ForkServer:
     def __init__(self, method: StartMethod) -> None:
         # A script's own folder comes last: it is where its user's modules lie, and the server needs none of
         # these. Where this package was found first, it must be found first again.
-        folders = list(map(os.path.abspath, sys.path))
+        try:
+            folders = list(map(os.path.abspath, sys.path))
+        except FileNotFoundError:  # The working folder, which `python -c` and notebooks look in, is gone.
+            folders = [entry or os.devnull for entry in sys.path]
         if folders[0] != str(Path(rollout_cli.__path__[0]).absolute().parent):
             folders.append(folders.pop(0))
         with contextlib.ExitStack() as undo:
