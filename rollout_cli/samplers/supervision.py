@@ -214,10 +214,11 @@ class Notes(NamedTuple):
 class Watch:
     """Finds a worker that is stuck in a step (with the reset before it) or an episode, by what it notes.
 
-    Only time within its turns counts.
+    Only time within its turns counts. `beat_seconds` is how long it may run quick steps without a beat.
     """
 
     rules: Supervision
+    beat_seconds: float = 0.0
     _last: tuple[float, Notes] | None = None
     _stuck: float = 0.0
     _running: dict[int, float] = field(default_factory=dict)
@@ -236,7 +237,7 @@ class Watch:
         elapsed = min(now - at, _MOST_SECONDS)
         self._stuck = self._stuck + elapsed if before == notes else 0.0
         limit = self.rules.step_timeout
-        if limit is not None and self._stuck > limit:
+        if limit is not None and self._stuck > limit + self.beat_seconds:
             return f"was killed, since a step took longer than {limit:g} s,", ()
         ran_before = set(before.numbers or ())
         self._running = {

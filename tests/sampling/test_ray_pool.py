@@ -141,3 +141,12 @@ def test_the_first_episode_of_a_call_is_the_late_one(monkeypatch: pytest.MonkeyP
     time.begin(Start(1, (), (range(4, 6),), rebuild=True))
     time.begin(Start(2, (), (range(3, 6),)), running=5)
     assert [(3,)] == [event.late for event in time.passes(2.0) if isinstance(event, Died)]
+
+
+def test_a_turn_of_many_steps_is_no_step_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver hears of a turn, which takes 0.1 s or, with many workers, a second, and not of its steps."""
+    time = Time(monkeypatch, Supervision(step_timeout=0.2))
+    time.begin(Start(1, (), (range(4, 6),), rebuild=True))
+    time.ray.answer(running=(4,))
+    assert ([], "") == (time.passes(0.5), time.pool._handles[0].killed)
+    assert "longer than 0.2 s" in next(event.reason for event in time.passes(0.5) if isinstance(event, Died))

@@ -107,7 +107,7 @@ class RayPool:
     def start(self, worker: int) -> None:
         setup = WorkerSetup.of(worker, f"worker:{worker}", self._factory)
         actor = self._actor_class.remote(setup, self._turn_seconds)
-        handle = _Handle(worker, actor, Watch(self._rules), setup)
+        handle = _Handle(worker, actor, self._new_watch(), setup)
         handle.turns.append(self._turn(handle, []))  # Its reply says that the worker has a place.
         self._handles[worker], self._notice_at = handle, _clock() + PLACE_SECONDS
 
@@ -200,7 +200,7 @@ class RayPool:
                 self._ray.kill(handle.actor)
                 del self._handles[handle.worker]
             if isinstance(event, Started):  # A number that ran before runs anew.
-                handle.watch, handle.numbers = Watch(self._rules), handle.first
+                handle.watch, handle.numbers = self._new_watch(), handle.first
             if isinstance(event, Started | Reported) and event.generation == self._generation:
                 handle.files = agreed(handle.files, event.report.files)
             handle.starting = handle.starting and not isinstance(event, Started | Failed)
@@ -212,6 +212,9 @@ class RayPool:
         ranges = tuple(contiguous_ranges(light.numbers))
         source = Stored(objects, place, handle.recipe, ranges, light.lengths, handle.files)
         return replace(light, source=source)
+
+    def _new_watch(self) -> Watch:
+        return Watch(self._rules, self._turn_seconds)  # A reply comes after a turn, not after each step.
 
     def _kill_overdue(self) -> None:
         for handle in self._handles.values():
