@@ -190,13 +190,13 @@ class DatasetWriter:
             return metadata.summary_of(self._folder.path, build.info)
 
     def _end_old(self, status: Status) -> dict[str, Any]:
-        root = self._folder.path
-        info = read_info(root)
+        info = read_info(root := self._folder.path)
+        if info["status"] == "complete":  # It still is what was asked for then.
+            return info
         segments = read_committed(root, info).segments
         metadata.end_info(info, status, {}, segments)
         # Its run may have been killed, and so have written no statistics.
-        schema = DatasetSchema.from_info(info)
-        metadata.write_contents(self._folder.files, root, info, segments, schema)
+        metadata.write_contents(self._folder.files, root, info, segments, DatasetSchema.from_info(info))
         return info
 
     def abort(self, *, commits: bool = True) -> None:

@@ -434,15 +434,22 @@ def test_a_disk_that_fails_loses_no_episode_that_was_committed(tmp_path: Path, l
     assert data_files(tmp_path / "whole") == data_files(path)
 
 
-def test_an_interrupted_run_that_got_less_far_leaves_what_there_was(tmp_path: Path) -> None:
-    """It says how many episodes there are, not how many it made."""
+@pytest.mark.parametrize("status", ["interrupted", "complete"])
+def test_an_interrupted_run_that_got_less_far_leaves_what_there_was(tmp_path: Path, status: str) -> None:
+    """It says how many episodes there are, not how many it made; a run that was complete still is."""
     path = tmp_path / "d"
     write_few(path, "one partition", count=3)
+    set_json(info_path(path), status=status)
     with open_writer(path, first_numbers=[0], overwrite=True, keep_until=[3]) as writer:
         writer.write(FEW[0])
         writer.flush()
         summary = writer.close(status="interrupted")
-    assert (3, 900, "interrupted") == (summary.episodes, summary.steps, summary.status)
+    assert (3, 900, status, status) == (
+        summary.episodes,
+        summary.steps,
+        summary.status,
+        info_of(path)["status"],
+    )
     assert 3 == len(load(path))
     assert [] == hidden_files(path)
     assert [] == verify_dataset(path).faults
