@@ -364,7 +364,20 @@ def _read(
     for key, value in expected.metadata.items():
         if any(keys.get(key) != value for keys in copies):
             report.add(path, f"{key.decode()} in its footer is not that of the dataset", segment)
+    if not footer_only and _has_other_extremes(metadata, table["episode_id"].to_numpy()):
+        report.add(path, "the extremes of episode_id in its footer are not those of its rows", segment)
     return metadata, table
+
+
+def _has_other_extremes(metadata: Any, ids: Array) -> bool:
+    """Return whether a reader that selects by episode would pass over rows of it."""
+    stop = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        held, stop = ids[stop : stop + group.num_rows], stop + group.num_rows
+        stated = group.column(0).statistics
+        if stated is not None and stated.has_min_max and (stated.min, stated.max) != (held.min(), held.max()):
+            return True
+    return False
 
 
 def _check_metadata(report: VerifyReport) -> None:

@@ -228,6 +228,23 @@ ROWS: list[Row] = [
 ]
 
 
+def test_extremes_by_which_readers_select_are_those_of_the_rows(folder: Path) -> None:
+    """A flipped bit in the footer, of which Parquet has no checksum, would hide an episode from them."""
+    path = folder / DATA
+
+    def last() -> int:
+        groups = pq.read_metadata(path)
+        return int(groups.row_group(groups.num_row_groups - 1).column(0).statistics.max)
+
+    before = last()
+    lowest = (before & -before).bit_length() - 1
+    flip(path, path.read_bytes().rindex(before.to_bytes(8, "little")), lowest)
+    assert last() < before
+    assert [(DATA, "the extremes of episode_id in its footer are not those of its rows")] == [
+        (fault.file, fault.problem) for fault in verify_dataset(folder).faults
+    ]
+
+
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_a_fault_is_named_with_its_file_and_episodes(folder: Path, row: Row) -> None:
     """`places` counts from the first episode of the second segment; None stands for some of them, or all."""
