@@ -285,19 +285,26 @@ class PredictPolicy(_OwnPolicy):
             self.row_by_row, self.seed = True, lambda _: redraw_noise()
         self._deterministic = deterministic
         self._is_discrete = isinstance(env_spec.action_space, spaces.Discrete)
+        self._is_binary = isinstance(env_spec.action_space, spaces.MultiBinary)
         self._actions = SpaceRows(env_spec.action_space)
         self._state: Any = None
         self._starts = np.ones(1, bool)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        action, infos = self._act(observation, 1)
+        action, infos = self._typed(*self._act(observation, 1))
         # `predict` gives a 0-d array where a Discrete space has numbers.
         return (np.asarray(action)[()] if self._is_discrete else action), map_tree(itemgetter(0), infos)
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         n_rows = count_rows(observations)
-        actions, infos = self._act(observations, n_rows)
+        actions, infos = self._typed(*self._act(observations, n_rows))
         _check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, infos, n_rows)
+        return actions, infos
+
+    def _typed(self, actions: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        # Stable-Baselines3 draws those of a MultiBinary space as floats.
+        if self._is_binary and np.isin(actions, (0, 1)).all():
+            actions = np.asarray(actions).astype(np.int8)
         return actions, infos
 
     def reset(self, do_resets: Array | None = None) -> None:

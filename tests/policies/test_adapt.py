@@ -526,6 +526,16 @@ def test_predict_must_give_a_pair(result: Any) -> None:
         adapt_policy(Bare((np.zeros(1), None)), ENV_SPEC).get_actions(BATCH)
 
 
+def test_the_bits_of_predict_may_be_floats() -> None:
+    """Stable-Baselines3 draws the actions of a MultiBinary space as float32; others than 0 and 1 stay as they are."""
+    spec = EnvSpec(ENV_SPEC.observation_space, spaces.MultiBinary(2))
+    rows = np.array([[1, 0], [0, 1]], np.float32)
+    assert np.int8 == adapt_policy(Bare((rows[0], None)), spec).get_action(OBSERVATION)[0].dtype
+    actions, _ = adapt_policy(Bare((rows, None)), spec).get_actions(BATCH)
+    assert (np.int8, rows.tolist()) == (actions.dtype, actions.tolist())
+    assert np.float32 == adapt_policy(Bare((rows[0] / 2, None)), spec).get_action(OBSERVATION)[0].dtype
+
+
 # -- classes and factories -------------------------------------------------------------------------------------------
 
 
