@@ -156,7 +156,8 @@ class CollectConfig:
     shard: types.OneShard | None = _amount(
         "Collect the i-th of n parts, which `rollout merge` joins.", metavar="i/n")
     max_episode_length: types.Count | None = _amount(
-        "Truncate an episode after N steps.", shown="the environment's own limit")
+        "Truncate an episode after N steps; a lower limit of the environment's own still holds.",
+        shown="the environment's own limit")
     episode_step_guard: types.Count = _amount(
         "End the run at an episode of N steps in an environment that has no limit.", 1_000_000)
 
