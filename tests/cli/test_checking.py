@@ -40,6 +40,7 @@ def test_what_passes_ends_with_0(rollout: Caller, tmp_path: Path) -> None:
     assert "\nthe run  2,000 steps: " in shown
 
 
+@pytest.mark.thorough
 def test_tune_prints_a_configuration(rollout: Caller, tmp_path: Path) -> None:
     """The fastest row is the one that --quiet prints, and `collect` reads it."""
     words = ("tune", "--seconds", "0.05", "--workers", "1")
