@@ -108,7 +108,8 @@ class Worker(abc.ABC):
     The legal order of the verbs: `update_agent` and `update_env` at least once each; then any number of
     episodes, each by `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout`
     does these three. A sampler calls `assign`, `advance` and `take` in place of these. Both updates may be
-    called again once all finished episodes are taken.
+    called again once all finished episodes are taken. Where policy and environment both change, and each fits
+    the other's new one alone, `forget_agent` comes before the two.
 
     A worker takes the numbers of its own episodes from `worker_number * 2**24` on, so that no two workers run
     the same.
@@ -219,7 +220,7 @@ class Worker(abc.ABC):
             self._make_ready()
 
     def forget_agent(self) -> None:
-        """Let go of the policy, for another one comes with the next environment, or after it."""
+        """Let go of the policy, which the next environment need not fit; `update_agent` must follow."""
         self._forget()
         self._holder.forget()
 
