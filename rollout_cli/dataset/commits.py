@@ -87,7 +87,8 @@ class Written(NamedTuple):
 
     segment: SegmentId
     record: SegmentRecord
-    bytes: int  # Of both files.
+    data_bytes: int
+    episodes_bytes: int
 
 
 def totals_of(segments: Sequence[Written], *names: str) -> dict[str, Any]:
@@ -167,7 +168,7 @@ def _read_segments(
     for segment in segments:
         try:
             record = read_record(root, run, segment, start)
-            size = sum(path.stat().st_size for path in segment.paths(root))
+            sizes = [path.stat().st_size for path in segment.paths(root)]
             if segment == segments[-1] and not record.is_long:
                 read_tables(root, schema, segment, record)  # Its damaged pages are found now.
         except DatasetFormatError as error:
@@ -178,7 +179,7 @@ def _read_segments(
                 hint="restore that file, or keep the segments before it: "
                 f"rollout repair {shlex.quote(str(root))}",
             ) from error
-        written.append(Written(segment, record, size))
+        written.append(Written(segment, record, *sizes))
         start = record.stop
     return written, None
 

@@ -124,7 +124,7 @@ def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
     info |= {
         **totals_of(written, "episodes", "steps"),
         "dropped_infos": dict(dropped),
-        "bytes": sum(segment.bytes for segment in written),
+        "bytes": sum(segment.data_bytes + segment.episodes_bytes for segment in written),
         "segments": len(written),
         "anomalies": [anomaly._asdict() for anomaly in anomalies(places)],
     }
@@ -233,7 +233,11 @@ class DatasetBuild:
             written = self._write_segment(self.settings, job)
             (data, meta), (data_path, meta_path) = job.segment.temporary(root), job.segment.paths(root)
             if data != data_path:
-                files.move(data, data_path)
+                files.rename(data, data_path)
+                if before := self.segments.get(job.segment):
+                    # Its commit stays, with the new data file, where what follows fails.
+                    self.segments[job.segment] = before._replace(data_bytes=written.data_bytes)
+                files.sync(data_path.parent)
                 files.rename(meta, meta_path)
             # With its name it is committed, even where the disk cannot say that the name is safe.
             self.segments[job.segment] = written

@@ -151,8 +151,8 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
         out.write_table(episodes, row_group_size=limits.group_rows)
         out.add_key_value_metadata({**record.footer(), **origin})
     with settings.files.operation("stat", data):
-        size = data.stat().st_size + meta.stat().st_size
-    return Written(job.segment, record, size)
+        sizes = data.stat().st_size, meta.stat().st_size
+    return Written(job.segment, record, *sizes)
 
 
 def _row_groups(

@@ -212,8 +212,8 @@ def _check_segment(
             if np.any(wrong):
                 report.add(file, problem, segment, ids[wrong] if np.ndim(wrong) else ())
     report.identities[segment] = np.column_stack([ids, facts["source"], facts["episode_number"]])
-    size = sum(file.stat().st_size for file in (path, data_path) if file.exists())
-    report.segments.append(Written(segment, record, size))
+    sizes = [file.stat().st_size if file.exists() else 0 for file in (data_path, path)]
+    report.segments.append(Written(segment, record, *sizes))
     return int(ids[-1]) + 1, record.stop
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import threading
 from contextlib import suppress
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rollout_cli.dataset import segments
@@ -71,6 +72,7 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: P
             assert [] == hidden_files(path), fail_at
         if not (path / "meta/info.json").exists():
             continue
+        assert [] == verify_dataset(path).faults, fail_at
         committed = read_committed(path, read_info(path))
         if committed.can_resume:
             # What could not be flushed is there, but is not promised.
@@ -95,6 +97,25 @@ def test_a_commit_whose_name_may_not_be_safe_is_counted(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="No space left"):
             write_dataset(path, CHUNKS, limits=SMALL, flush=True, files=FailingFiles(at))
         assert numbers_of(path)
+        assert [] == verify_dataset(path).faults
+
+
+@pytest.mark.parametrize("operation", ["fsync", "rename"])
+def test_a_commit_that_has_a_longer_data_file_is_counted(tmp_path: Path, operation: str) -> None:
+    """A flush that fails between its two files leaves the new data file with the commit before it."""
+    tried = operations(tmp_path / "counted", flush=True)
+    moved = [
+        at for at, (name, path) in enumerate(tried) if name == "rename" and path.match("data/*/*.parquet")
+    ]
+    again = [at for before, at in pairwise(moved) if tried[before] == tried[at]]
+    assert again
+    for at in again:
+        path = tmp_path / f"d{at}"
+        fail_at = next(later for later in range(at + 1, len(tried)) if tried[later][0] == operation)
+        with pytest.raises(StorageError, match="No space left"):
+            write_dataset(path, CHUNKS, limits=SMALL, flush=True, files=FailingFiles(fail_at))
+        last = read_committed(path, read_info(path)).segments[-1]
+        assert pq.read_metadata(last.segment.paths(path)[0]).num_rows > last.record.steps
         assert [] == verify_dataset(path).faults
 
 
