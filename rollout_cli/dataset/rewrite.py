@@ -126,34 +126,17 @@ def derivation(
     if not inputs:
         raise UsageError("there is no episode to write", hint="choose some episodes, or another dataset")
     first, path = inputs[0].info, folder_of(output).resolve()
-    for dataset in inputs:
-        if dataset.path.resolve() in (path, *path.parents):
-            raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
-        if differing := [name for name in _SAME if dataset.info[name] != first[name]]:
-            raise UsageError(
-                f"{dataset.path} and {inputs[0].path} do not fit together: {', '.join(differing)} differ",
-                hint="join datasets of one environment",
-            )
+    _check_inputs(inputs, path)
     sources: dict[str, Mapping[str, Any]] = {}
     for source in (source for dataset in inputs for source in _sources_of(dataset)):
         sources[source["run"]] = _one_record(sources.get(source["run"], source), source)
     places = _source_places(inputs, list(sources))
-    fingerprints = [fingerprint_of(dataset.info) for dataset in inputs]
-    # So that an open reader knows a dataset of other episodes in the place of this one from its files.
-    read = blake2b(changed, digest_size=16)
-    for rows, name in ((dataset.rows, name) for dataset in inputs for name in _TELLING):
-        read.update(rows.column(name).tobytes())
     made = {
         "operation": operation,
         "options": dict(options),
-        "inputs": fingerprints,
-        "episodes": read.hexdigest(),
+        "inputs": [fingerprint_of(dataset.info) for dataset in inputs],
+        "episodes": _hash_of(inputs, changed),
     }
-    before = [
-        {name: value for name, value in step.items() if name != "episodes"}
-        for dataset in inputs
-        for step in dataset.info["derived"]
-    ]
     settings = DatasetSettings(
         inputs[0].env_spec,
         list(sources.values()),
@@ -165,7 +148,7 @@ def derivation(
             for name, column in _joined_columns(inputs).items()
             if len(unmatched_patterns(drop_info, [name])) == len(drop_info)
         },
-        derived=[*(step for at, step in enumerate(before) if step not in before[:at]), made],
+        derived=[*_steps_before(inputs), made],
     )
     steps = sum(int(dataset.rows.column("length").sum()) for dataset in inputs)
     change = change or (lambda _, chunk: without_infos(chunk, drop_info))
@@ -175,6 +158,37 @@ def derivation(
         for block in dataset.rows.blocks()
     )
     return Derivation(Edited(path, operation, sum(map(len, inputs)), steps, len(sources)), settings, chunks)
+
+
+def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
+    """Refuse datasets that do not fit together, or one that the output would lie in."""
+    first = inputs[0]
+    for dataset in inputs:
+        if dataset.path.resolve() in (path, *path.parents):
+            raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
+        if differing := [name for name in _SAME if dataset.info[name] != first.info[name]]:
+            raise UsageError(
+                f"{dataset.path} and {first.path} do not fit together: {', '.join(differing)} differ",
+                hint="join datasets of one environment",
+            )
+
+
+def _hash_of(inputs: Sequence[Dataset], changed: bytes) -> str:
+    """Return a hash of what is read, by which an open reader knows other episodes in the place of these."""
+    read = blake2b(changed, digest_size=16)
+    for rows, name in ((dataset.rows, name) for dataset in inputs for name in _TELLING):
+        read.update(rows.column(name).tobytes())
+    return read.hexdigest()
+
+
+def _steps_before(inputs: Sequence[Dataset]) -> list[dict[str, Any]]:
+    """Return how the inputs were made, without the hashes, each step once."""
+    steps = [
+        {name: value for name, value in step.items() if name != "episodes"}
+        for dataset in inputs
+        for step in dataset.info["derived"]
+    ]
+    return [step for at, step in enumerate(steps) if step not in steps[:at]]
 
 
 def _sources_of(dataset: Dataset) -> list[Mapping[str, Any]]:
