@@ -13,7 +13,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from rollout_cli.dataset.layout import described
@@ -153,6 +153,12 @@ def check(
                     status, f"episode {number} could not be run again: {error.message}", report.scope
                 )
             numbers.append(number)
+            if (
+                replace(anew.env_spec, max_episode_length=sampler.env_spec.max_episode_length)
+                != sampler.env_spec
+            ):
+                reason = "the environment has other spaces when it is built again"
+                return Verdict("no", reason, report.scope, numbers)
             difference = _difference(sampler.env_spec, first, again)
             if difference is not None:
                 was, now = difference.values

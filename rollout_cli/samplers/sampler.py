@@ -15,7 +15,14 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
-from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError, UserCodeError
+from rollout_cli.errors import (
+    EnvLoadError,
+    InternalError,
+    InterruptedRunError,
+    RolloutError,
+    UsageError,
+    UserCodeError,
+)
 from rollout_cli.progress import shown
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
@@ -322,7 +329,7 @@ class Sampler:
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self._report = (self._report or replace(event.report, files=())).joined(event.report)
             if isinstance(event, Started) and event.generation == call.generation:
-                self._env_spec = self._env_spec or event.env_spec  # All workers know the same.
+                self._env_spec = _common(self._env_spec, event.env_spec)
                 self.built_at = self.built_at or event.at
             self._execute(call.handle(event, _clock()))
 
@@ -361,6 +368,16 @@ def _built(fact: Fact | None) -> Fact:
     if fact is None:
         raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
     return fact
+
+
+def _common(known: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
+    """Return the spec of all workers' environments, as which their episodes are recorded."""
+    if known not in (None, spec):
+        raise EnvLoadError(
+            "the environments of two workers have different spaces or limits",
+            hint="build environments of one kind in all workers",
+        )
+    return known or spec
 
 
 def _carry_out(

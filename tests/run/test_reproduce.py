@@ -311,6 +311,17 @@ def test_an_episode_that_does_not_end_again(again: Any, status: str, part: str) 
     assert part in found.reason
 
 
+def test_other_spaces_are_a_difference() -> None:
+    """The episode that was run again has other columns, so it is not compared."""
+    sampler: Any = FakeSampler(lambda _: None)
+    anew: Any = FakeSampler(lambda number: episode(number, 5, spec=TREE))
+    anew.env_spec = TREE
+    early = EarlyEpisodes()
+    early.keep(episode(0, 5))
+    found = check(sampler, early, lambda _: nullcontext(anew), steps=5, seconds=0.1, required=False)
+    assert ("no", "the environment has other spaces when it is built again") == (found.status, found.reason)
+
+
 def test_time_is_limited() -> None:
     """To a second, or a hundredth of the run; whoever requires the check has it anyway."""
     slow = FakeSampler(lambda number: episode(number, 5).truncated_at(slow.limits[-1] or 9))

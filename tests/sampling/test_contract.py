@@ -456,6 +456,17 @@ def test_an_environment_that_cannot_be_built(make_sampler: MakeSampler, verb: st
     assert 0 == sampler.obtain_samples(0, 10, None, FaultyEnv()).numbers[0]
 
 
+def test_workers_whose_environments_differ(make_sampler: MakeSampler) -> None:
+    """They would be recorded as one; which one, the worker that started first would decide."""
+    image = partial(FaultyEnv, space="image")
+    with pytest.raises(EnvLoadError, match="two workers have different spaces or limits"):
+        make_sampler(still, [FaultyEnv, image]).obtain_exact_episodes(1, None)
+    sampler = make_sampler(still)
+    with pytest.raises(EnvLoadError, match="two workers"):
+        sampler.obtain_exact_episodes(1, None, [image(), FaultyEnv()])
+    assert image().observation_space == sampler.obtain_samples(0, 9, None, image()).env_spec.observation_space
+
+
 def test_an_environment_that_cannot_be_closed(make_sampler: MakeSampler) -> None:
     """The episodes are safe, so it is no error."""
     sampler = make_sampler(still, faulty("raise", when="close"))
