@@ -75,7 +75,9 @@ def card(
     license: Annotated[  # noqa: A002 - the option's name
         str | None, flag("--license", metavar="ID", text="The licence, such as mit or cc-by-4.0.")
     ] = None,
-    plot: Annotated[bool, flag("--plot", text="Show the returns in a picture.")] = False,
+    plot: Annotated[
+        bool | None, flag("--plot/--no-plot", text="Show the returns in a picture, or no longer.")
+    ] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:

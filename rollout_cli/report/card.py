@@ -22,7 +22,7 @@ def write_card(
     path: Path | str,
     *,
     license: str | None = None,  # noqa: A002 - the word of the card
-    plot: bool = False,
+    plot: bool | None = None,
 ) -> Path:
     """Write README.md of a dataset again, and return its path; info.json remembers the licence.
 
@@ -30,7 +30,8 @@ def write_card(
         path: The dataset's folder, a path or a URI.
         license: The licence as Hugging Face names it, such as `mit` or `cc-by-4.0`; None leaves the one
             that there is.
-        plot: Whether the card shows the returns, in a picture that is drawn now.
+        plot: Whether the card shows the returns, in a picture that is drawn now; None leaves the one that
+            there is.
 
     Raises:
         DatasetLockedError: If a run is writing the dataset.
@@ -43,9 +44,10 @@ def write_card(
     files = file_store(root)
     with FolderLock(files, root):
         info = read_info(root)
-        card = dict(info.get("card") or {}) | ({} if license is None else {"license": license})
+        asked = {"license": license, "plot": plot}
+        card = (info.get("card") or {}) | {name: value for name, value in asked.items() if value is not None}
         if plot:
             picture = plot_path(root)
             files.replace(picture, drawn(chart_of(load(root), "returns"), picture.suffix))
-        write_info(files, root, info | {"card": card | {"plot": plot}})
+        write_info(files, root, info | {"card": card})
     return root / "README.md"

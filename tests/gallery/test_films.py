@@ -59,6 +59,9 @@ def test_a_rendered_episode(lander: Path, suffix: str, tmp_path: Path) -> None:
 
 
 def test_a_card_with_a_plot(lander: Path) -> None:
+    """Later cards keep it, until it is left out."""
     write_card(lander, license="mit", plot=True)
-    assert "](meta/returns.png)" in (lander / "README.md").read_text()
+    for plot, is_shown in ((None, True), (False, False), (None, False), (True, True)):
+        write_card(lander, plot=plot)
+        assert is_shown == ("](meta/returns.png)" in (lander / "README.md").read_text())
     assert [] == [*verify_dataset(lander).faults, *verify_dataset(lander).notes]
