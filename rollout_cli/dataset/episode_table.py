@@ -22,6 +22,7 @@ from rollout_cli.dataset.layout import (
     file_origin,
     fingerprint_of,
     order_column,
+    started_at,
 )
 from rollout_cli.dataset.parquet import RowReader, open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumn, SpaceSchema, space_columns
@@ -229,4 +230,6 @@ def read_episode_table(root: Path, info: Mapping[str, Any], files: Mapping[FileI
         origins |= dict.fromkeys((path, root / DATA / file_name((chunk, file))), origin)
         counts[chunk, file] = table.num_rows
         tables.append(pa.Table.from_arrays(table.select(schema.names).columns, schema=schema))
-    return EpisodeTable(root, info, pa.concat_tables(tables).combine_chunks(), counts, RowReader(origins))
+    reader = RowReader(root, started_at(info), origins)
+    reader.check_dataset()
+    return EpisodeTable(root, info, pa.concat_tables(tables).combine_chunks(), counts, reader)

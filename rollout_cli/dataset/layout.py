@@ -197,6 +197,12 @@ def order_column(info: Mapping[str, Any]) -> str:
     return "episode_id" if info["derived"] else "episode_number"
 
 
+def started_at(info: Mapping[str, Any]) -> str | None:
+    """Return when a dataset began, which no other one in its folder has; a resume goes on with it."""
+    started: str | None = (info.get("times") or {}).get("started")
+    return started
+
+
 def described(document: Mapping[str, Any]) -> str:
     """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
     status, reason = str(document.get("status", "not recorded")), document.get("reason")

@@ -7,7 +7,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import signature
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollout_cli.dataset.layout import Origin, check_origin
+from rollout_cli.dataset.layout import Origin, check_origin, info_path, read_info, started_at
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetFormatError, StorageError
@@ -144,25 +144,43 @@ class RowReader:
     """Reads ranges of rows of Parquet files, and keeps the row groups read last. A pickled one begins anew.
 
     Each file must have its origin in `origins`, and is checked against it whenever it is opened: a run may
-    have replaced the dataset meanwhile. It may have more rows than before, of episodes that a run has added.
-    Several threads may read at once.
+    have replaced the dataset in `root`, which began at `started`. It may have more rows than before, of
+    episodes that a run has added. Several threads may read at once.
     """
 
-    def __init__(self, origins: Mapping[Path, Origin]) -> None:
-        self._origins = origins
+    def __init__(self, root: Path, started: str | None, origins: Mapping[Path, Origin]) -> None:
+        self._root, self._started, self._origins = root, started, origins
+        self._standing = b""  # The info.json that was last looked at.
         self._edges: dict[Path, list[int]] = {}
         self._kept: OrderedDict[Any, Any] = OrderedDict()
         self.find = self._kept.get  # Returns what is kept under a key, or None.
         self._changing = threading.Lock()  # Held by a thread that changes what is kept.
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowReader, (self._origins,)
+        return RowReader, (self._root, self._started, self._origins)
+
+    def check_dataset(self) -> None:
+        """Raise `DatasetFormatError` if another dataset is in the folder, perhaps one of the same fingerprint.
+
+        That is so of a run that keeps other episodes. A new info.json is there before any new file.
+        """
+        standing = b""
+        with suppress(OSError):
+            standing = info_path(self._root).read_bytes()
+        if standing and standing == self._standing:
+            return
+        if started_at(read_info(self._root)) != self._started:
+            raise DatasetFormatError(
+                f"{self._root} was replaced while it was read", hint="load the dataset again"
+            )
+        self._standing = standing
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[tuple[Any, list[int]]]:
         """Open a file; give it, and the rows at which its row groups begin, and its number of rows."""
         with reading(path), open_parquet(path) as file:
             check_origin(path, file.metadata.metadata, self._origins[path])
+            self.check_dataset()  # Once it is open: this is the file that is read.
             sizes = [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
             yield file, list(accumulate(sizes, initial=0))
 

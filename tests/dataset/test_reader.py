@@ -14,13 +14,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.dataset import parquet, rows
+from rollout_cli.dataset import parquet, reader, rows
+from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.helpers.chunks import episode
-from tests.helpers.damage import INFO, ORIGIN_KEYS, data, episodes, flip, make_fifo, make_folder, set_footer
+from tests.helpers.damage import (
+    INFO,
+    ORIGIN_KEYS,
+    data,
+    episodes,
+    flip,
+    make_fifo,
+    make_folder,
+    set_footer,
+    set_json,
+)
 from tests.helpers.writing import RICH_SPEC, SMALL, open_writer, rich_episodes, write_dataset
 
 
@@ -205,12 +216,40 @@ def test_a_dataset_that_was_replaced_is_an_error_and_never_wrong_rows(
         assert "load it again" in caught.value.hint
 
 
+@pytest.mark.parametrize("when", ["before a file is read", "after that", "while it is loaded"])
+def test_a_dataset_that_was_replaced_by_one_of_the_same_fingerprint_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The same run, but for `--keep`: its first episode is the same, and so is all that a footer states."""
+
+    def replace_it() -> None:
+        write_dataset(tmp_path, equal_episodes(1, 40)[::2], limits=SMALL, overwrite=True)
+
+    def slow_read_info(root: Path) -> dict[str, Any]:
+        info = read_info(root)
+        replace_it()
+        return info
+
+    write_dataset(tmp_path, equal_episodes(1, 20), limits=SMALL)
+    if when == "while it is loaded":
+        monkeypatch.setattr(reader, "read_info", slow_read_info)
+    else:
+        dataset = load(tmp_path)
+        if when == "after that":
+            assert 20 == len(dataset[0].rewards)
+        replace_it()
+    with pytest.raises(DatasetFormatError, match="was replaced while it was read") as caught:
+        load(tmp_path) if when == "while it is loaded" else dataset[3].rewards
+    assert "load the dataset again" == caught.value.hint
+
+
 def test_a_file_whose_row_groups_are_others_is_not_read_by_its_old_ones(tmp_path: Path) -> None:
     """The same run, with another size of its row groups."""
     write_dataset(tmp_path, equal_episodes(1), limits=replace(SMALL, group_rows=30))
-    dataset = load(tmp_path)
+    dataset, times = load(tmp_path), read_info(tmp_path)["times"]
     assert 20 == len(dataset[0].rewards)
     write_dataset(tmp_path, equal_episodes(1), limits=SMALL, overwrite=True)
+    set_json(tmp_path / INFO, times=times)
     with pytest.raises(DatasetFormatError, match="was replaced while it was read"):
         dataset[4].rewards  # noqa: B018 - as above
 
