@@ -40,6 +40,8 @@ def load(path: Path | str) -> Dataset:
     dataset = Dataset(rows_of(root, read_info(root), files))
     stated = dataset.info.get("episodes")
     if isinstance(stated, int) and len(dataset) < stated:
+        if files != table_files(root / "meta" / "episodes"):  # A run has gone on meanwhile, and ended.
+            return load(path)
         text = f"{root} has {len(dataset):,} episodes, but its info.json states {stated:,}"
         warnings.warn(f"{text}; see: rollout verify {shlex.quote(str(root))}", UserWarning, stacklevel=2)
     return dataset

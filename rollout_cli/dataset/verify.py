@@ -135,9 +135,10 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     schema = DatasetSchema.from_info(info)
     data, episodes = (segment_files(root / name, info["partitions"]) for name in ("data", "meta/episodes"))
     report = VerifyReport(root, info, schema, quick, data, episodes)
-    _check_segments(report)
-    _check_metadata(report)
-    _check_names(report)
+    for check in (_check_segments, _check_metadata, _check_names):
+        check(report)
+    if report.faults and read_info(root) != info:  # A run has begun, gone on, or ended meanwhile.
+        return verify_dataset(path, quick=quick)
     return report
 
 

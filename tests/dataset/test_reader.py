@@ -32,7 +32,7 @@ from tests.helpers.damage import (
     set_footer,
     set_json,
 )
-from tests.helpers.writing import RICH_SPEC, SMALL, open_writer, rich_episodes, write_dataset
+from tests.helpers.writing import RICH_SPEC, SMALL, open_writer, rich_episodes, wait_for_writes, write_dataset
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +169,28 @@ def test_fewer_episodes_than_stated_are_a_warning(folder: Path) -> None:
     info = json.loads((folder / INFO).read_text())
     (folder / INFO).write_text(json.dumps(info | {"episodes": 0, "status": "collecting"}))
     assert len(dataset) == len(load(folder))
+
+
+def test_a_run_that_ends_while_its_dataset_is_loaded_is_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last file may have come after the files were listed, and before info.json was read."""
+    with open_writer(tmp_path, limits=SMALL) as writer:
+        for n in range(20):
+            writer.write(episode(n, 60))
+        writer.flush()
+        wait_for_writes(writer)
+        before = len(load(tmp_path))
+
+        def slow_read_info(root: Path) -> dict[str, Any]:
+            monkeypatch.setattr(reader, "read_info", read_info)
+            for n in range(20, 24):
+                writer.write(episode(n, 60))
+            writer.close(status="complete")
+            return read_info(root)
+
+        monkeypatch.setattr(reader, "read_info", slow_read_info)
+        assert (20, 24) == (before, len(load(tmp_path)))
 
 
 def test_an_episodes_file_in_the_place_of_another_is_named_at_once(folder: Path) -> None:

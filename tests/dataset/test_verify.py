@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rollout_cli.dataset.layout import REPLACED
+from rollout_cli.dataset import verify
+from rollout_cli.dataset.layout import REPLACED, read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetFormatError, StorageError
@@ -36,7 +37,15 @@ from tests.helpers.damage import (
     set_values,
 )
 from tests.helpers.datasets import stats_of
-from tests.helpers.writing import RICH_SPEC, SMALL, open_writer, rich_episodes, write_dataset
+from tests.helpers.writing import (
+    RICH_SPEC,
+    SMALL,
+    open_writer,
+    resume_dataset,
+    rich_episodes,
+    wait_for_writes,
+    write_dataset,
+)
 
 LIMITS = replace(SMALL, segment_rows=400, segment_bytes=64_000)
 """Seven segments rather than twenty: each file costs time in every test."""
@@ -286,6 +295,40 @@ def test_numbers_whose_sums_are_beyond_float64_have_no_faults(tmp_path: Path, va
 
     write_dataset(tmp_path / "out", [episode(0, 1_000, env_info=best)], limits=SMALL)
     assert [] == verify_dataset(tmp_path / "out").faults
+
+
+@pytest.mark.parametrize("run", ["its columns are decided", "it is resumed", "it is collected again"])
+def test_a_run_that_changes_the_dataset_meanwhile_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
+) -> None:
+    """Between info.json, which is read first, and the files: they are verified again."""
+    path, chunks, original = tmp_path / "out", [episode(n, 60) for n in range(24)], read_info
+
+    def change() -> None:
+        if run == "it is resumed":
+            resume_dataset(path, chunks)
+        elif run == "it is collected again":
+            write_dataset(path, chunks, root_seed=1, overwrite=True)
+        else:
+            for chunk in chunks:
+                writer.write(chunk)
+            writer.flush()
+            wait_for_writes(writer)
+
+    def slow_read_info(root: Path) -> dict[str, Any]:
+        monkeypatch.setattr(verify, "read_info", original)
+        info = original(root)
+        change()
+        return info
+
+    monkeypatch.setattr(verify, "read_info", slow_read_info)
+    if run == "its columns are decided":
+        with open_writer(path) as writer:
+            report = verify_dataset(path)
+    else:
+        write_dataset(path, chunks[:18])
+        report = verify_dataset(path)
+    assert ([], [], 24) == (report.faults, report.notes, report.document()["episodes"])
 
 
 @pytest.mark.parametrize("options", [{}, {"next_observation": True}])
