@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -410,16 +411,15 @@ def _check_names(report: VerifyReport) -> None:
     ours = {
         *report.data_files.values(),
         *report.episodes_files.values(),
-        info_path(root),
-        stats_path(root),
-        plot_path(root),
+        *(path_in(root) for path_in in (info_path, stats_path, plot_path)),
     }
     for top in entries(root):
         if top.name in ("data", "meta") or top.name.endswith(".tmp"):
             inside = top.rglob("*") if top.is_dir() else [top]
-            report.unexpected += sorted(
-                {path for path in inside if isinstance(path, RemotePath) or not path.is_dir()} - ours
-            )
+            with suppress(FileNotFoundError):  # A run has ended, and removed what was unfinished.
+                report.unexpected += sorted(
+                    {path for path in inside if isinstance(path, RemotePath) or not path.is_dir()} - ours
+                )
         elif top.name not in (*DATASET_ENTRIES, LOCK_NAME) and not top.name.startswith(ASIDE):
             report.notes.append(f"{top.name} does not belong to the dataset")
     report.notes += [f"{report.name(path)} does not belong to the dataset" for path in report.unexpected]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_cli.dataset import verify
-from rollout_cli.dataset.layout import REPLACED, read_info
+from rollout_cli.dataset.layout import NEXT, REPLACED, read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetFormatError, StorageError
@@ -302,7 +302,7 @@ def test_a_run_that_changes_the_dataset_meanwhile_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
 ) -> None:
     """Between info.json, which is read first, and the files: they are verified again."""
-    path, chunks, original = tmp_path / "out", [episode(n, 60) for n in range(24)], read_info
+    path, chunks = tmp_path / "out", [episode(n, 60) for n in range(24)]
 
     def change() -> None:
         if run == "it is resumed":
@@ -316,8 +316,8 @@ def test_a_run_that_changes_the_dataset_meanwhile_is_no_fault(
             wait_for_writes(writer)
 
     def slow_read_info(root: Path) -> dict[str, Any]:
-        monkeypatch.setattr(verify, "read_info", original)
-        info = original(root)
+        monkeypatch.setattr(verify, "read_info", read_info)
+        info = read_info(root)
         change()
         return info
 
@@ -329,6 +329,23 @@ def test_a_run_that_changes_the_dataset_meanwhile_is_no_fault(
         write_dataset(path, chunks[:18])
         report = verify_dataset(path)
     assert ([], [], 24) == (report.faults, report.notes, report.document()["episodes"])
+
+
+def test_a_folder_that_a_run_removes_meanwhile_is_no_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a dataset which was to replace this one."""
+    shutil.copytree(folder / "meta", folder / NEXT / "meta")
+    found = Path.rglob
+
+    def slow_rglob(self: Path, pattern: str) -> Iterator[Path]:
+        for path in found(self, pattern):
+            if self == folder / NEXT and self.is_dir():
+                shutil.rmtree(self)
+            yield path
+
+    monkeypatch.setattr(Path, "rglob", slow_rglob)
+    assert [] == verify_dataset(folder).faults
 
 
 @pytest.mark.parametrize("options", [{}, {"next_observation": True}])
