@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,8 +92,9 @@ def entries(folder: Path) -> list[Path]:
     Raises:
         StorageError: If the folder cannot be read.
     """
-    with accessing(folder):
+    with accessing(folder), suppress(FileNotFoundError):  # A run may replace it between the two.
         return sorted(folder.iterdir()) if folder.is_dir() else []
+    return []
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rollout_cli.dataset import parquet, reader, rows
-from rollout_cli.dataset.layout import read_info
+from rollout_cli.dataset.layout import REPLACED, read_info
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
@@ -263,6 +263,22 @@ def test_a_dataset_that_was_replaced_by_one_of_the_same_fingerprint_is_an_error(
     with pytest.raises(DatasetFormatError, match="was replaced while it was read") as caught:
         load(tmp_path) if when == "while it is loaded" else dataset[3].rewards
     assert "load the dataset again" == caught.value.hint
+
+
+def test_a_dataset_that_is_replaced_while_its_files_are_listed_is_said_to_be(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no folder that lacks permissions."""
+    original = Path.iterdir
+
+    def slow_iterdir(path: Path) -> Iterator[Path]:
+        if path == folder / "meta" / "episodes":
+            shutil.move(folder / "meta", folder / REPLACED / "meta")
+        return original(path)
+
+    monkeypatch.setattr(Path, "iterdir", slow_iterdir)
+    with pytest.raises(DatasetFormatError, match="or is just doing that"):
+        load(folder)
 
 
 def test_a_file_whose_row_groups_are_others_is_not_read_by_its_old_ones(tmp_path: Path) -> None:
