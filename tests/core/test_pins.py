@@ -58,11 +58,19 @@ def test_files_are_seen_however_python_opens_them(project: Path) -> None:
 
 
 def test_what_is_not_the_users_is_left_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of Python, of packages and of the system, files that are gone, and what this process writes."""
+    """Files of Python, of packages, caches and the system, files that are gone, and what this process writes."""
     home = project / "home"
     monkeypatch.setenv("HOME", str(home))
     inside = (".cache/other/x", ".config/x", ".cache/huggingface/hub/x", ".cache/torch/hub/x", "plain/x")
-    outside = ("lib/site-packages/x", "out/x", "log", "appended", "updated", "gone")
+    outside = (
+        "lib/site-packages/x",
+        "__pycache__/f-1.py311.nbi",
+        "out/x",
+        "log",
+        "appended",
+        "updated",
+        "gone",
+    )
     for name in (*(f"home/{path}" for path in inside), *outside):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("x")
