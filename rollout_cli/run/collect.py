@@ -271,6 +271,9 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
         _limit(config, sampler, began_at)
         with closing(tally.until_failure(sampler.stream_refs(state.plan))) as chunks:
             for chunk in chunks:
+                if sampler.report is not report:
+                    report = sampler.report
+                    writer.record(**state.history({"files": pins.record(report.files)}))
                 tally.early.keep(chunk)
                 worker = int(chunk.numbers[0]) // (config.episodes_per_worker or 1)
                 writer.write(
@@ -282,9 +285,6 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
                 if config.keep is not None:
                     run.progress.ran(int(chunk.numbers[-1]) + 1)
                 run.progress.add(chunk)
-                if sampler.report is not report:
-                    report = sampler.report
-                    writer.record(**state.history({"files": pins.record(report.files)}))
         tally.skipped |= sampler.skipped
     writer.check()
     tally.seconds = time.monotonic() - began_at + ahead

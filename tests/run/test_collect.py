@@ -444,6 +444,32 @@ def test_a_changed_source_is_refused(project: Path) -> None:
         resume(project / "out", timesteps=3_000)
 
 
+def test_a_changed_file_that_the_stored_episode_does_not_read_is_refused(project: Path) -> None:
+    """Before an episode of a worker that reads it is taken; where it is accepted, the dataset says so."""
+    text = """
+        from rollout_cli.seeding.seeds import env_seed
+        from tests.helpers.envs import FaultyEnv
+
+        class Env(FaultyEnv):
+            def reset(self, *, seed=None, options=None):
+                if seed in (env_seed(7, 200), env_seed(7, 201)):
+                    open("scene.txt").close()
+                return super().reset(seed=seed, options=options)
+    """
+    write_module(project, "mine", text)
+    (project / "scene.txt").write_text("one")
+    for stop in (200, 201):
+        run(project / "out", env="mine:Env", episodes=EpisodeRange(0, stop), resume=stop > 200)
+    (project / "scene.txt").write_text("two")
+    with pytest.raises(UsageError, match=r"cannot resume .*: scene\.txt has changed"):
+        resume(project / "out", episodes=EpisodeRange(0, 202))
+    assert list(range(201)) == numbers_of(project / "out")
+    resume(project / "out", episodes=EpisodeRange(0, 202), accept_changes=True)
+    source = source_of(project / "out")
+    assert [[201]] == [change["from_numbers"] for change in source["changes"]]
+    assert "files changed: scene.txt has changed" == source["reproducible"]["reason"]
+
+
 def test_other_versions_are_a_warning(tmp_path: Path) -> None:
     """The last bits of a network may differ; the run goes on."""
     run(tmp_path / "out", timesteps=1_500)
