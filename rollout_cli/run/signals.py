@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from rollout_cli.errors import InterruptedRunError, RolloutError, TerminatedRunError
+from rollout_cli.samplers.worker_loop import WorkerLoop
 
 
 class StopSignals:
@@ -26,9 +27,13 @@ class StopSignals:
         self.received: signal.Signals | None = None
         self.is_over = False
 
-    def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def handle(self, number: int, frame: FrameType | None) -> None:
         """Ask the run to end; raise a `RolloutError` at the second signal, or at once if nothing runs yet."""
         if self.is_over:
+            # Its `except Exception` has caught the error: an environment that tries again would never end.
+            if self.received is not None and _runs_episodes(frame):
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # See `is_interrupt`.
+                raise KeyboardInterrupt
             return
         again, self.received = self.received is not None, self.received or signal.Signals(number)
         if self.stop is not None and not again:
@@ -47,6 +52,13 @@ class StopSignals:
         return InterruptedRunError(message) if self.received is signal.SIGINT else TerminatedRunError(message)
 
 
+def _runs_episodes(frame: FrameType | None) -> bool:
+    """Return whether a signal interrupts a worker of this process."""
+    while frame is not None and frame.f_code is not WorkerLoop.turn.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 @contextmanager
 def stop_on_signals() -> Iterator[StopSignals]:
     """Handle SIGINT, SIGTERM and SIGHUP inside the block; the former handlers come back after it.
@@ -62,6 +74,10 @@ def stop_on_signals() -> Iterator[StopSignals]:
     before = {number: signal.signal(number, signals.handle) for number in numbers}
     try:
         yield signals
+    except KeyboardInterrupt as error:
+        if signals.received is None:
+            raise
+        raise signals.error("the run was ended at once by a further signal") from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rollout_cli.config import CollectConfig
 from rollout_cli.errors import InterruptedRunError, RolloutError, TerminatedRunError
+from rollout_cli.run.collect import collect
 from rollout_cli.run.signals import stop_on_signals
+from tests.helpers.envs import FaultyEnv
+
+
+class Stubborn(FaultyEnv):
+    """Signals come while it resets, and it goes on whatever they raise."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        for _ in range(3):
+            with contextlib.suppress(Exception):
+                signal.raise_signal(signal.SIGINT)
+        return super().reset(seed=seed, options=options)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +46,16 @@ def test_the_first_asks_and_the_second_raises(number: signal.Signals, kind: type
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(number)
     assert [number.name] == names
+
+
+def test_an_environment_that_catches_the_second_does_not_catch_the_third(tmp_path: Path) -> None:
+    """One that tries again for ever could not be ended otherwise; the handlers are the former ones after it."""
+    options: dict[str, Any] = {"env": "tests.run.test_signals:Stubborn", "sampler": "local", "workers": 1}
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(InterruptedRunError, match="at once by a further signal"):
+        collect(CollectConfig(timesteps=10, output=tmp_path / "out", **options))
+    assert not (tmp_path / "out").exists()
+    assert before == signal.getsignal(signal.SIGINT)
 
 
 def test_a_signal_before_anything_runs_raises() -> None:
