@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from hashlib import sha256
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def test_faults_and_their_repair(rollout: Caller, dataset: Path) -> None:
     ran = rollout("verify", dataset, code=6)
     assert "does not hold what it states" in ran.stderr
     assert last.name in ran.stderr
-    assert f"rollout repair {dataset}" in ran.stderr
+    assert f"rollout repair {shlex.quote(str(dataset))}" in ran.stderr
     document = json.loads(rollout("verify", dataset, "--json", code=6).stdout)
     assert (False, 6) == (document["ok"], document["error"]["exit_code"])
     tried = rollout("repair", dataset, "--dry-run").stdout

@@ -82,8 +82,8 @@ def test_list(rollout: Caller, dataset: Path) -> None:
     assert ["path", "env", "policy", "episodes", "steps", "size", "date", "status"] == lines[0].split()
     steps = f"{episodes_of(dataset)['length'].to_numpy().sum():,}"
     size = sized(info_of(dataset)["bytes"]).split()
-    found = lines[1].split()
-    assert [str(dataset), "CartPole-v1", "random", "9", steps, *size] == found[:-2]
+    path, found = lines[1][: len(str(dataset))], lines[1][len(str(dataset)) :].split()
+    assert [str(dataset), "CartPole-v1", "random", "9", steps, *size] == [path, *found[:-2]]
     assert "is not valid JSON: Expecting property name" in lines[2]
     document = json.loads(rollout("list", dataset.parent, "--json").stdout)
     assert [9, None] == [row.get("episodes") for row in document["datasets"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def test_nothing_is_left_open(tmp_path: Path, method: str) -> None:
 def test_a_reader_that_goes_is_no_error(rollout: Caller, tmp_path: Path) -> None:
     """`rollout … | head -1` ends well."""
     rollout("collect", "--episodes", "2", "--quiet", *KINDS["local"], "--output", tmp_path / "out")
-    shell = f"{' '.join(command())} info {tmp_path / 'out'} | head -1; exit ${{PIPESTATUS[0]}}"
+    shell = f"{shlex.join([*command(), 'info', str(tmp_path / 'out')])} | head -1; exit ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", shell], env=variables(), capture_output=True, text=True, check=False)
     assert (0, "") == (ran.returncode, ran.stderr)
 
@@ -171,7 +172,7 @@ def test_a_working_folder_that_is_deleted_meanwhile(tmp_path: Path) -> None:
     words = ("collect", "--episodes", "1", *ENV, "--env-kwargs", "what=rmdir", *KINDS["local"])
     ran = as_process(*words, "--output", tmp_path / "out", cwd=tmp_path / "here")
     assert not (tmp_path / "here").exists()
-    assert f"next: rollout info {tmp_path / 'out'}" in ran.stderr
+    assert f"next: rollout info {shlex.quote(str(tmp_path / 'out'))}" in ran.stderr
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
