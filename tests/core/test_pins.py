@@ -107,6 +107,14 @@ def test_a_working_folder_in_a_hidden_folder_is_the_users(
         assert {"x"} == labels(watch)
 
 
+def test_files_in_shared_memory_are_the_users(project: Path) -> None:
+    """People put weights there; devices beside it are no files."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file, watching() as watch:
+        Path(file.name).read_bytes()
+        Path("/dev/null").read_bytes()
+        assert {Path(file.name).name} == labels(watch)
+
+
 @pytest.mark.parametrize("bytecode", [True, False])
 def test_a_module_is_its_source(project: Path, monkeypatch: pytest.MonkeyPatch, bytecode: bool) -> None:
     """Whether its bytecode is there, or it was imported before the watch began; it stays as it was loaded."""
