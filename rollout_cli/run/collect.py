@@ -369,9 +369,8 @@ def _check(run: _Run, sampler: Sampler, verdict: reproduce.Verdict | None) -> re
     if verdict is None and not tally.steps and stored.status != "unknown":
         verdict = stored  # It is about the same episodes.
     if verdict is None and run.is_ending:
-        verdict = reproduce.known_beforehand(sampler.report) or reproduce.Verdict(
-            "unknown", "the run was ended early"
-        )
+        ended = reproduce.Verdict("unknown", "the run was ended early")
+        verdict = reproduce.known_beforehand(sampler.report) or ended
     return verdict or reproduce.check(
         sampler,
         tally.early,
@@ -379,6 +378,7 @@ def _check(run: _Run, sampler: Sampler, verdict: reproduce.Verdict | None) -> re
         # Those rejected took their time, too.
         steps=int(tally.steps / ((tally.acceptance or {}).get("rate") or 1.0)),
         seconds=tally.seconds,
+        n_rows=request.config.envs_per_worker,
         required=request.config.require_reproducible,
     )
 

@@ -281,12 +281,12 @@ class FakeSampler:
 
 
 def verdict(
-    sampler: FakeSampler, *, steps: int = 10, seconds: float = 0.1, required: bool = False
+    sampler: FakeSampler, *, steps: int = 10, seconds: float = 0.1, n_rows: int = 1, required: bool = False
 ) -> Verdict:
     early = EarlyEpisodes()
     early.keep(concatenate([episode(0, 5), episode(1, 5)]))
     fake: Any = sampler
-    return check(fake, early, fake.rebuild, steps=steps, seconds=seconds, required=required)
+    return check(fake, early, fake.rebuild, steps=steps, seconds=seconds, n_rows=n_rows, required=required)
 
 
 def test_the_same_again_is_yes() -> None:
@@ -294,6 +294,19 @@ def test_the_same_again_is_yes() -> None:
     sampler = FakeSampler(lambda number: episode(number, 5), WorkerReport(scope="n_envs"))
     assert Verdict("yes", scope="n_envs", episodes=[1, 0]) == verdict(sampler)
     assert [1, 0] == sampler.ran
+
+
+@pytest.mark.parametrize("n_rows", [2, 8])
+def test_where_each_episode_has_a_row_of_its_own_one_follows_itself(n_rows: int) -> None:
+    """The first one of a row has no predecessor in the run, and none in a new worker."""
+
+    def again(number: int) -> Chunk:
+        carried = float(sampler.ran.count(number) > 1)
+        return replace(first := episode(number, 5), rewards=first.rewards + carried)
+
+    sampler = FakeSampler(again)
+    found = verdict(sampler, n_rows=n_rows)
+    assert ("no", [1, 0, 1], [1, 0, 1]) == (found.status, found.episodes, sampler.ran)
 
 
 def test_a_difference_is_no() -> None:
