@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
@@ -19,7 +19,7 @@ import numpy as np
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
 from rollout_cli.episodes.infos import INFO_GROUPS, all_masked, concatenate_arrays
-from rollout_cli.episodes.spaces import Array, Tree, map_tree, space_leaves, unflatten
+from rollout_cli.episodes.spaces import Array, Tree, are_alike, map_tree, space_leaves, unflatten
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "derive_step_types"]
 
@@ -193,7 +193,8 @@ class EpisodeBatch:
             raise ValueError("there is no batch to concatenate")
         spec = batches[0].env_spec
         for other in (batch.env_spec for batch in batches):
-            if replace(other, max_episode_length=spec.max_episode_length) != spec:
+            names = ("observation_space", "action_space")
+            if not all(are_alike(getattr(other, name), getattr(spec, name)) for name in names):
                 raise ValueError(f"the spaces differ: {spec} and {other}")
         fields = {}
         for name in (*_STEP_FIELDS, *_EPISODE_FIELDS):

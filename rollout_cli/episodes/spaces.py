@@ -142,6 +142,11 @@ def unflatten(space: Space, columns: Iterable[Any]) -> Any:
     return next(remaining)
 
 
+def are_alike(first: Space, second: Space) -> bool:
+    """Return whether two spaces are the same to a dataset, which gives MultiBinary((3,)) back as MultiBinary(3)."""
+    return first == second or space_to_json(first) == space_to_json(second)
+
+
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Apply `function` to the leaves of trees of one structure; only dicts and tuples are nodes."""
     if isinstance(tree, dict):

@@ -13,7 +13,7 @@ from typing import Any
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, SpaceRows
+from rollout_cli.episodes.spaces import Array, SpaceRows, are_alike
 from rollout_cli.errors import PolicyError, PolicyLoadError, UsageError
 from rollout_cli.policies.policy import AdaptedPolicy
 
@@ -54,7 +54,7 @@ class RecordedSource:
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RecordedPolicy:  # noqa: ARG002
         """Return the policy, which draws nothing; PolicyLoadError where the action space is another one."""
-        if env_spec.action_space != self.action_space:
+        if not are_alike(env_spec.action_space, self.action_space):
             raise PolicyLoadError(
                 f"the actions in {self.path} are of {self.action_space}, "
                 f"and the environment's are of {env_spec.action_space}",

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from hypothesis import given
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, derive_step_types
-from rollout_cli.episodes.spaces import map_tree, tree_leaves
+from rollout_cli.episodes.spaces import map_tree, space_from_json, space_to_json, tree_leaves
 from tests.core.batches import BOX, LENGTHS, TREE, info, make
 from tests.helpers.chunks import BOX_SPEC, episode
 from tests.helpers.contents import array_contents
@@ -274,6 +274,13 @@ def test_other_spaces_do_not_join() -> None:
     other = EnvSpec(BOX.observation_space, spaces.Discrete(4))
     with pytest.raises(ValueError, match=r"spaces differ: .*Discrete\(3\).* and .*Discrete\(4\)"):
         EpisodeBatch.concatenate(make([1], BOX), make([1], other))
+
+
+def test_spaces_that_a_dataset_gives_back_join_those_of_the_environment() -> None:
+    """For gymnasium MultiBinary((2,)) is not MultiBinary(2), as which a dataset gives it back."""
+    spec = EnvSpec(BOX.observation_space, spaces.MultiBinary((2,)))
+    stored = EnvSpec(BOX.observation_space, space_from_json(space_to_json(spec.action_space)))
+    assert 3 == len(EpisodeBatch.concatenate(make([1, 2], spec), make([3], stored)).lengths)
 
 
 def test_a_list_with_other_keys() -> None:

@@ -16,6 +16,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, UsageError
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.random import RandomPolicy
+from rollout_cli.policies.recorded import RecordedPolicy, RecordedSource
 from rollout_cli.policies.source import loads_torch, pack_policy, policy_source
 from tests.helpers.projects import project, run_python, write_module
 
@@ -232,3 +233,13 @@ def test_what_cannot_be_packed(spec: str, message: str) -> None:
     """Each failure is one clear line."""
     with pytest.raises(PolicyLoadError, match=message):
         pack_policy(spec)
+
+
+def test_recorded_actions_are_played_in_the_environment_that_they_are_of() -> None:
+    """A dataset gives MultiBinary((2,)) back as MultiBinary(2), which is another one to gymnasium."""
+    source = RecordedSource("made", spaces.MultiBinary(2), (0,), {}, (np.zeros((0, 2), np.int8),))
+    assert isinstance(
+        source.load(EnvSpec(ENV_SPEC.observation_space, spaces.MultiBinary((2,)))), RecordedPolicy
+    )
+    with pytest.raises(PolicyLoadError, match="the environment's are of"):
+        source.load(EnvSpec(ENV_SPEC.observation_space, spaces.MultiBinary(3)))
