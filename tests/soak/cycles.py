@@ -16,6 +16,10 @@ WARM_UP = 5
 MEMORY_BYTES = 16 << 20
 """The process may grow by so much; a single sampler's buffers are larger."""
 
+SHARED = Path("/dev/shm")
+NAMES = ("sem.", "psm_", "pym-", "torch_")
+"""How the names of Python's and torch's semaphores and shared memory begin; any others are another program's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
@@ -24,7 +28,7 @@ class Holdings:
     Attributes:
         descriptors: Open file descriptors.
         processes: Processes below it.
-        named: Names in the folder of shared memory: segments and semaphores.
+        named: Names in the folder of shared memory, which all programs share: of segments and semaphores.
         threads: Threads.
     """
 
@@ -37,7 +41,7 @@ class Holdings:
     def now(cls) -> Holdings:
         """Count."""
         this = psutil.Process()
-        named = len(list(Path("/dev/shm").iterdir()))
+        named = sum(path.name.startswith(NAMES) for path in SHARED.iterdir())
         return cls(this.num_fds(), len(this.children(recursive=True)), named, this.num_threads())
 
 
