@@ -21,6 +21,7 @@ import pytest
 from rollout_cli.cli.output import report
 from rollout_cli.errors import StorageError
 from tests.cli.calling import Caller
+from tests.helpers import processes
 from tests.helpers.datasets import has_commit, info_of, numbers_of
 from tests.helpers.processes import ROOT, command, running, variables
 from tests.helpers.processes import rollout as as_process
@@ -321,3 +322,12 @@ def test_verbose_shows_that_tidying_up_failed_too(capsys: pytest.CaptureFixture[
     report(error, as_json=False, verbose=True)
     said = capsys.readouterr().err
     assert (1, 1) == (said.count("make room"), said.count("out/.data.tmp cannot be removed"))
+
+
+def test_the_tests_kill_a_run_whose_workers_end_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end with their parent, between the look for them and the signal."""
+    process = subprocess.Popen(["true"])
+    ending = psutil.Process(process.pid)
+    process.wait()
+    monkeypatch.setattr(processes, "marked", lambda _: [ending])
+    processes.Running(process).kill()

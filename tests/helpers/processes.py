@@ -113,7 +113,8 @@ class Running:
         """Kill it and all that it started: whoever lives holds its streams open."""
         self.process.kill()
         for left in marked(self.mark):
-            left.send_signal(signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):  # Workers end with their parent by themselves.
+                left.send_signal(signal.SIGKILL)
 
 
 def _text(data: bytes | None) -> str:
