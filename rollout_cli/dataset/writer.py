@@ -86,11 +86,11 @@ class DatasetWriter:
         )
         folder.open(resume=committed is not None)
         try:
+            self._timer.start()
             self._begin(committed)
-        except BaseException:
-            folder.close()
+        except BaseException as error:
+            tidy_up(error, partial(self.abort, commits=False))
             raise
-        self._timer.start()
 
     def _begin(self, committed: Committed | None) -> None:
         columns, source, segments = self._settings.columns, self._info["sources"][0], tuple[Written, ...]()

@@ -19,8 +19,10 @@ from rollout_cli.dataset.commits import Committed, read_committed
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced
 from rollout_cli.dataset.layout import REPLACED, info_path, read_info, stats_path
 from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.schema import info_columns_of
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.verify import verify_dataset
+from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import RolloutError, StorageError
 from tests.helpers.chunks import episode
@@ -119,6 +121,28 @@ def test_a_commit_that_has_a_longer_data_file_is_counted(tmp_path: Path, operati
         last = read_committed(path, read_info(path)).segments[-1]
         assert pq.read_metadata(last.segment.paths(path)[0]).num_rows > last.record.steps
         assert [] == verify_dataset(path).faults
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_disk_that_fails_as_a_dataset_begins_leaves_what_there_was(tmp_path: Path, over: bool) -> None:
+    """Nothing, so that the same command can be given again; or the dataset that it would have replaced."""
+    path, old, columns, healthy = tmp_path / "d", tmp_path / "old", None, FailingFiles()
+    if over:  # As commands that edit do, which know the columns beforehand.
+        write_dataset(old, CHUNKS[:2])
+        columns = info_columns_of(info_of(old)["features"])
+
+    def begin(files: FailingFiles) -> DatasetWriter:
+        if over:
+            shutil.copytree(old, path)
+        return open_writer(path, overwrite=over, columns=columns, header={"run": "a"}, files=files)
+
+    writer, count = begin(healthy), len(healthy.operations)
+    writer.abort()
+    for fail_at in range(count):
+        shutil.rmtree(path, ignore_errors=True)
+        with pytest.raises(StorageError):
+            begin(FailingFiles(fail_at))
+        assert all_files(old) == all_files(path), fail_at
 
 
 def test_an_error_of_a_write_is_raised_by_a_later_call_and_commits_nothing_after_it(tmp_path: Path) -> None:
