@@ -143,16 +143,23 @@ def end_info(
 def write_contents(
     files: FileStore, root: Path, info: dict[str, Any], written: Sequence[Written], schema: DatasetSchema
 ) -> None:
-    """Write stats.json, then info.json and the card, of a dataset that has ended with these segments."""
+    """Write stats.json, the card and info.json of a dataset that has ended with these segments."""
     stats = merge_stats([segment.record.stats for segment in written])
     files.write_json(stats_path(root), stats_document(stats, schema))
-    write_info(files, root, info)
+    info["times"]["updated"] = utc_now()
+    # info.json comes last: once it says `complete`, nobody would write the others again.
+    _write_card(files, root, info)
+    files.write_json(info_path(root), info)
 
 
 def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
     """Write info.json and the card."""
     info["times"]["updated"] = utc_now()
-    files.write_json(info_path(root), info)
+    files.write_json(info_path(root), info)  # First: a folder with a card alone would be no dataset.
+    _write_card(files, root, info)
+
+
+def _write_card(files: FileStore, root: Path, info: Mapping[str, Any]) -> None:
     files.replace(root / "README.md", render_card(info).encode(errors="backslashreplace"))
 
 

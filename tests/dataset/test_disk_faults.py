@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_cli.dataset import segments
+from rollout_cli.dataset.card import render_card
 from rollout_cli.dataset.commits import Committed, read_committed
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced
 from rollout_cli.dataset.layout import REPLACED, info_path, read_info, stats_path
@@ -143,6 +144,21 @@ def test_a_disk_that_fails_as_a_dataset_begins_leaves_what_there_was(tmp_path: P
         with pytest.raises(StorageError):
             begin(FailingFiles(fail_at))
         assert all_files(old) == all_files(path), fail_at
+
+
+def test_a_dataset_that_is_called_complete_has_its_card(tmp_path: Path) -> None:
+    """Whatever the disk does at the end: of a complete dataset nobody writes the card again."""
+    files, said = FailingFiles(), set[str]()
+    write_dataset(tmp_path / "counted", CHUNKS[:1], files=files)
+    count = len(files.operations)
+    for fail_at in range(count - 16, count):
+        path = tmp_path / f"d{fail_at}"
+        with pytest.raises(StorageError):
+            write_dataset(path, CHUNKS[:1], files=FailingFiles(fail_at, for_good=True))
+        info = info_of(path)
+        said.add(info["status"])
+        assert info["status"] != "complete" or render_card(info) == (path / "README.md").read_text(), fail_at
+    assert {"collecting", "complete"} == said
 
 
 def test_an_error_of_a_write_is_raised_by_a_later_call_and_commits_nothing_after_it(tmp_path: Path) -> None:
