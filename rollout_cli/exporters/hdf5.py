@@ -5,12 +5,34 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from typing import Any
 
 from rollout_cli.episodes.spaces import Tree
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
 from rollout_cli.exporters.format import Export
 from rollout_cli.loading import needing
+
+
+class _Disk(FileIO):
+    """A file whose errors are kept, and no longer raised once it `is_closing`.
+
+    HDF5 ends the process where it cannot write what it closes; of datasets it loses the error, too.
+    """
+
+    failure: OSError | None = None
+    is_closing = False
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        try:
+            while rest:  # A disk that has little room takes a part.
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = self.failure or error
+            if not self.is_closing:
+                raise
+        return len(data)
 
 
 @contextmanager
@@ -27,20 +49,26 @@ def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
         import h5py  # noqa: PLC0415 - an optional package
     path = export.path / name if name else export.path
     free = shutil.disk_usage(path.parent).free
-    if free < export.size:  # A full disk can end the process: HDF5 cannot close a file that it cannot write.
+    if free < export.size:  # Rather than after an hour.
         raise StorageError(
             f"cannot write {export.target}: it needs {export.size:,} bytes, and its disk has {free:,} left",
             hint="free some space, or choose another disk",
         )
-    try:
-        with h5py.File(path, "w") as file:
-            if export.losses:
-                file.attrs["not_held"] = list(export.losses)
-            yield file
-    except RuntimeError as error:  # So h5py says that the disk is full when it closes a file.
-        raise StorageError(
-            f"cannot write {export.target}: {error}", hint="check the free space of the disk"
-        ) from error
+    with _Disk(path, "w+") as disk:
+        try:
+            with h5py.File(disk, "w") as file:
+                try:
+                    if export.losses:
+                        file.attrs["not_held"] = list(export.losses)
+                    yield file
+                finally:
+                    disk.is_closing = True
+        except Exception as error:
+            if disk.failure is None and not isinstance(error, RuntimeError):
+                raise
+            raise disk.failure or OSError(str(error)) from error
+        if disk.failure is not None:
+            raise disk.failure
 
 
 def put_tree(group: Any, name: str, tree: Tree) -> None:

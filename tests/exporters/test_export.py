@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -177,8 +178,24 @@ def test_a_failing_disk(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("form", ["d3rlpy", "d4rl", "robomimic", "tianshou"])
+def test_a_disk_that_fills_up(form: str, dataset: Path, tmp_path: Path) -> None:
+    """Wherever the file ends: HDF5 would end the process, since it cannot write what it closes."""
+    source, limits = rollout_cli.load(dataset), resource.getrlimit(resource.RLIMIT_FSIZE)
+    export(source, form, tmp_path / "whole.h5")
+    size = (tmp_path / "whole.h5").stat().st_size
+    for most in (100, size // 3, size - 1):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+        try:
+            with pytest.raises(StorageError, match=f"cannot write {tmp_path}/a.h5: File too large"):
+                export(source, form, tmp_path / "a.h5")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert ["whole.h5"] == [path.name for path in tmp_path.iterdir()]
+
+
 def test_too_small_a_disk(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that cannot hold the episodes is an error before anything is written: HDF5 would crash on it."""
+    """A disk that cannot hold the episodes is an error before anything is written."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=335))
     with pytest.raises(StorageError, match="needs 336 bytes, and its disk has 335 left"):
         export(rollout_cli.load(dataset), "tianshou", tmp_path / "a.h5")
