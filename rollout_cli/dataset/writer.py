@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -220,13 +220,13 @@ class DatasetWriter:
     def _end_aborted(self) -> None:
         files, root = self._folder.files, self._folder.path
         recover_replaced(files, root)
-        build = self._published
-        if build is None and self._folder.has_old:
-            return
-        has_segments = build is not None and bool(build.segments)
-        if not has_segments and not any((root / "meta" / "episodes").rglob("*.parquet")):
+        build, has_info = self._published, info_path(root).is_file()  # Else somebody removed the folder.
+        if build is None and self._folder.has_old:  # Of a run, a replacement has left one or the other.
+            if has_info and _began_together(read_info(root), self._info):
+                self._end_old("interrupted")
+        elif not (build and build.segments) and not any((root / "meta" / "episodes").rglob("*.parquet")):
             remove_dataset(files, root)
-        elif build is not None and info_path(root).is_file():  # Else somebody removed the folder.
+        elif build is not None and has_info:
             build.end("interrupted", **self.facts())
 
     def __enter__(self) -> Self:
@@ -252,7 +252,7 @@ class DatasetWriter:
         try:
             info = read_info(path)
             committed = read_committed(path, info)
-            is_other = info["times"]["started"] != self._info["times"]["started"] and not keeps
+            is_other = not _began_together(info, self._info) and not keeps
             if is_other or not committed.episodes:
                 old = f", and the dataset in {path} is as it was" if is_other else ""
                 return f"nothing was committed{old}"
@@ -351,3 +351,9 @@ class DatasetWriter:
             if not has_rename(self._folder.path):
                 build.write_info()
         self._published = build
+
+
+def _began_together(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether two info.json are of one run, which may have begun its dataset again."""
+    starts = [(info.get("times") or {}).get("started") for info in (first, second)]
+    return bool(starts[0] == starts[1])

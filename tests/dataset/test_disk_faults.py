@@ -534,6 +534,21 @@ def test_what_a_killed_run_left_has_its_statistics_when_the_next_one_got_less_fa
     )
 
 
+def test_a_dataset_that_a_failed_replacement_leaves_has_ended(tmp_path: Path) -> None:
+    """Whichever of the two it is, the fewer episodes or the more: nobody collects it any longer."""
+    files, counts = FailingFiles(), set[int]()
+    write_few(tmp_path / "counted", "one partition", files, count=2)
+    moves = [at for at, (_, path) in enumerate(files.operations) if path.parent.name == REPLACED]
+    for fail_at in (moves[0], moves[-1], moves[-1] + 10):
+        path = tmp_path / f"d{fail_at}"
+        with pytest.raises(StorageError):
+            write_few(path, "one partition", FailingFiles(fail_at), count=2)
+        info = info_of(path)
+        counts.add(info["episodes"])
+        assert ("interrupted", []) == (info["status"], verify_dataset(path).faults), fail_at
+    assert {1, 2} == counts
+
+
 class HeldWhileReplacing(QuickFiles):
     """A disk on which the old dataset is removed late."""
 
