@@ -25,7 +25,7 @@ from rollout_cli.errors import ChangedFilesError
 _SYSTEM = ("/proc", "/sys", "/etc", "/usr")
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _CACHES = f"{os.sep}__pycache__{os.sep}"
-"""What is in it follows from the sources: numba replaces its own files there when it has compiled a function."""
+"""What is in it follows from the sources: numba replaces its files there when it has compiled a function."""
 _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
 """The dot-folders of HOME that hold models; all others hold settings, caches and programs."""
 _OURS = str(Path(__file__).parent)
@@ -120,8 +120,9 @@ class FileWatch:
 
     def _is_pinned(self, path: str) -> bool:
         """Return whether a file is the user's: no part of Python, of a package or of the system."""
+        folders = (*_PACKAGES, _CACHES)
         # `os.path.isfile` never raises.
-        if any(folder in path for folder in (*_PACKAGES, _CACHES)) or not os.path.isfile(path):  # noqa: PTH113
+        if any(folder in path for folder in folders) or not os.path.isfile(path):  # noqa: PTH113
             return False
         home = f"{_absolute('~')}{os.sep}"
         inside = path.removeprefix(home)

@@ -160,9 +160,10 @@ class RowReader:
         return RowReader, (self._root, self._started, self._origins)
 
     def check_dataset(self) -> None:
-        """Raise `DatasetFormatError` if another dataset is in the folder, perhaps one of the same fingerprint.
+        """Raise `DatasetFormatError` if another dataset is in the folder.
 
-        That is so of a run that keeps other episodes. A new info.json is there before any new file.
+        It may have the same fingerprint: a run that keeps other episodes does. A new info.json is there
+        before any new file.
         """
         standing = b""
         with suppress(OSError):

@@ -143,7 +143,7 @@ def unflatten(space: Space, columns: Iterable[Any]) -> Any:
 
 
 def are_alike(first: Space, second: Space) -> bool:
-    """Return whether two spaces are the same to a dataset, which gives MultiBinary((3,)) back as MultiBinary(3)."""
+    """Return whether spaces are the same to a dataset, to which MultiBinary((3,)) is MultiBinary(3)."""
     return first == second or space_to_json(first) == space_to_json(second)
 
 

@@ -172,8 +172,8 @@ class ResumeState:
         """Return the `files` of a run's record with those of earlier runs, and the accepted `changes`.
 
         Raises:
-            UsageError: If one of them has changed, and the user does not accept that. Which ones a worker reads
-                may depend on its first episode, so the stored one that ran before may have read others.
+            UsageError: If one of them has changed, and the user does not accept that. Which ones a worker
+                reads may depend on its first episode, so the stored one that ran before may have read others.
         """
         self.accept(*pins.changes(self.source.get("files", []), record["files"], is_whole=False)[0])
         return {"files": pins.joined(self.source.get("files", []), record["files"]), "changes": self.changes}

@@ -370,14 +370,14 @@ def _built(fact: Fact | None) -> Fact:
     return fact
 
 
-def _common(known: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
+def _common(first: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
     """Return the spec of all workers' environments, as which their episodes are recorded."""
-    if known not in (None, spec):
+    if first not in (None, spec):
         raise EnvLoadError(
             "the environments of two workers have different spaces or limits",
             hint="build environments of one kind in all workers",
         )
-    return known or spec
+    return first or spec
 
 
 def _carry_out(
