@@ -552,6 +552,28 @@ def test_a_worker_that_is_stuck_is_killed_where_its_fork_server_has_died(
     wait_until(lambda: has_ended(worker))
 
 
+def test_a_fork_server_that_is_about_to_end_counts_as_dead() -> None:
+    """Its pipes may be closed first: a worker that is stuck is killed all the same, and no other one asked of it."""
+    with contextlib.closing(
+        ProcessPool(WorkerFactory(seed=5), ["worker:0"], "spawn", Supervision())
+    ) as processes:
+        processes.start(0)
+        process = processes._processes[0]
+        while process.pid is None:
+            processes.wait()
+        for pid in (process.pid, process.server._process.pid):
+            os.kill(pid, signal.SIGSTOP)
+        read_end, write_end = os.pipe()
+        os.dup2(read_end, process.status.fileno())
+        for end in (read_end, write_end):
+            os.close(end)
+        process.read_status()
+        assert not process.server.is_usable
+        processes._reap(process)
+        worker = process.pid
+        wait_until(lambda: not psutil.pid_exists(worker) or has_ended(psutil.Process(worker)))
+
+
 def has_ended(process: psutil.Process) -> bool:
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)  # Nobody may wait for it now.

@@ -124,9 +124,10 @@ class ForkServer:
             self._control.sendall(_REQUEST.pack(worker_id))
 
     def abandon(self) -> None:
-        """Kill a server that does not fork, since an import takes long; this kills none of its workers."""
+        """Kill a server that an import holds up, or that ends already; this kills none of its workers."""
         self._process.kill()
         self._process.wait()
+        self._control.close()  # A worker that has just been forked holds the other end open.
 
     def close(self) -> None:
         """End the server, and with it all its workers."""

@@ -66,6 +66,8 @@ class _Process:
     def read_status(self) -> None:
         """Take what the server reported; waits for it where it has reported nothing."""
         data = os.read(self.status.fileno(), RECORD.size)
+        if not data:  # Its socket closes later than its pipe: it would seem to live.
+            self.server.abandon()
         kind, value = RECORD.unpack(data) if data else (Status.LOST, 0)
         if kind == Status.FORKED:
             self.pid = value
