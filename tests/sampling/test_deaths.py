@@ -527,7 +527,7 @@ def test_the_death_of_the_fork_server_is_survived(make_sampler: MakeSampler) -> 
     chunks = [next(stream)]
     server = psutil.Process(psutil.Process(worker_pids(2)[0]).ppid())
     assert "rollout-fork-server" in " ".join(server.cmdline())
-    server.kill()
+    end_and_wait(server.pid)
     chunks += stream
     assert 2 == sampler.restarts
     assert_same_batches(serial(MinTimesteps(3000), act), EpisodeBatch.from_chunks(sampler.env_spec, chunks))
