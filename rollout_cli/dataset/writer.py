@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -16,7 +16,7 @@ from rollout_cli.dataset.commits import Committed, Written, read_committed
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_dataset, remove_temporary
 from rollout_cli.dataset.inference import SchemaInference
-from rollout_cli.dataset.layout import fingerprint_of, info_path, order_column, read_info
+from rollout_cli.dataset.layout import fingerprint_of, info_path, order_column, read_info, started_at
 from rollout_cli.dataset.metadata import DatasetBuild, DatasetSettings, DatasetSummary, Status, WriteSegment
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, env_record, info_columns_of
 from rollout_cli.dataset.segments import SegmentSettings, write_segment
@@ -222,7 +222,7 @@ class DatasetWriter:
         recover_replaced(files, root)
         build, has_info = self._published, info_path(root).is_file()  # Else somebody removed the folder.
         if build is None and self._folder.has_old:  # Of a run, a replacement has left one or the other.
-            if has_info and _began_together(read_info(root), self._info):
+            if has_info and started_at(read_info(root)) == started_at(self._info):
                 self._end_old("interrupted")
         elif not (build and build.segments) and not any((root / "meta" / "episodes").rglob("*.parquet")):
             remove_dataset(files, root)
@@ -252,7 +252,7 @@ class DatasetWriter:
         try:
             info = read_info(path)
             committed = read_committed(path, info)
-            is_other = not _began_together(info, self._info) and not keeps
+            is_other = started_at(info) != started_at(self._info) and not keeps
             if is_other or not committed.episodes:
                 old = f", and the dataset in {path} is as it was" if is_other else ""
                 return f"nothing was committed{old}"
@@ -351,9 +351,3 @@ class DatasetWriter:
             if not has_rename(self._folder.path):
                 build.write_info()
         self._published = build
-
-
-def _began_together(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return whether two info.json are of one run, which may have begun its dataset again."""
-    starts = [(info.get("times") or {}).get("started") for info in (first, second)]
-    return bool(starts[0] == starts[1])
