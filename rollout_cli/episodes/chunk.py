@@ -203,7 +203,8 @@ def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
     starts = np.cumsum(lengths) - lengths
     # A copy: numpy adds unaligned values, such as views of a message, block by block, which rounds
     # differently.
-    return np.asarray(np.add.reduceat(np.concatenate([*rewards, np.zeros(0)]), starts))
+    with np.errstate(over="ignore", invalid="ignore"):  # As in `sum_of`: rewards have warnings of ours.
+        return np.asarray(np.add.reduceat(np.concatenate([*rewards, np.zeros(0)]), starts))
 
 
 def for_transport(chunk: Chunk, limit: int = MESSAGE_BYTES) -> list[Chunk]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk, concatenate, for_transport, sum_of
+from rollout_cli.episodes.chunk import Chunk, concatenate, episode_returns, for_transport, sum_of
 from tests.helpers.chunks import BOX_SPEC, episode
 from tests.helpers.contents import chunk_contents
 
@@ -132,3 +132,9 @@ def test_sums_that_no_float_can_say() -> None:
     """Without a warning, which a run would show: large rewards stand for never."""
     assert [math.inf, -math.inf] == [sum_of(np.full(2, sign * 1.7e308)) for sign in (1, -1)]
     assert math.isnan(sum_of(np.array([math.inf, -math.inf])))
+
+
+def test_returns_that_no_float_can_say() -> None:
+    """They are nan or infinite, and numpy does not warn: whoever records them does."""
+    rewards = np.array([1e308, 1e308, math.inf, -math.inf, 2.0])
+    assert ["inf", "nan", "2.0"] == [str(value) for value in episode_returns([rewards], np.array([2, 2, 1]))]
