@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
@@ -59,12 +59,21 @@ def following(values: Array, last: Array, ends: Any) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvSpec:
+class EnvSpec:  # noqa: PLW1641 - spaces have no hash
     """The spaces of an environment, and the steps after which its episodes are truncated (None: no limit)."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     max_episode_length: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether they are the same to a dataset: a space need not be equal to a copy of itself."""
+        return (
+            isinstance(other, EnvSpec)
+            and self.max_episode_length == other.max_episode_length
+            and are_alike(self.observation_space, other.observation_space)
+            and are_alike(self.action_space, other.action_space)
+        )
 
 
 _STEP_FIELDS = ("observations", "actions", "rewards", "step_types", "env_infos", "agent_infos")
@@ -193,8 +202,7 @@ class EpisodeBatch:
             raise ValueError("there is no batch to concatenate")
         spec = batches[0].env_spec
         for other in (batch.env_spec for batch in batches):
-            names = ("observation_space", "action_space")
-            if not all(are_alike(getattr(other, name), getattr(spec, name)) for name in names):
+            if replace(other, max_episode_length=spec.max_episode_length) != spec:
                 raise ValueError(f"the spaces differ: {spec} and {other}")
         fields = {}
         for name in (*_STEP_FIELDS, *_EPISODE_FIELDS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import (
     SpaceRows,
     count_rows,
@@ -135,6 +137,15 @@ def test_any_space_of_texts_is_a_text_leaf() -> None:
         (leaf.kind, leaf.dtype, leaf.shape) for leaf in space_leaves(space)
     ]
     assert state == space.np_random.bit_generator.state
+
+
+def test_specs_are_the_same_where_a_space_is_no_equal_of_its_copy() -> None:
+    """As one of the environment's own, which each worker builds: `Space` itself compares nothing."""
+    assert Missions() != Missions()
+    first, second = (EnvSpec(Missions(), spaces.Discrete(2), 9) for _ in range(2))
+    assert first == second
+    assert first != replace(first, max_episode_length=8)
+    assert first != replace(first, action_space=spaces.Discrete(3))
 
 
 @pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Tuple(()), spaces.Dict({"a": spaces.Tuple(())})])
