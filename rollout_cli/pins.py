@@ -22,7 +22,7 @@ from typing import Any
 
 from rollout_cli.errors import ChangedFilesError
 
-_SYSTEM = ("/proc", "/sys", "/etc", "/usr")
+_SYSTEM = ("/proc", "/sys", "/dev/fd", "/etc", "/usr")
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _CACHES = f"{os.sep}__pycache__{os.sep}"
 """What is in it follows from the sources: numba replaces its files there when it has compiled a function."""

@@ -108,10 +108,11 @@ def test_a_working_folder_in_a_hidden_folder_is_the_users(
 
 
 def test_files_in_shared_memory_are_the_users(project: Path) -> None:
-    """People put weights there; devices beside it are no files."""
+    """People put weights there; devices beside it are no files, and a descriptor's number says nothing elsewhere."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file, watching() as watch:
         Path(file.name).read_bytes()
         Path("/dev/null").read_bytes()
+        Path(f"/dev/fd/{file.fileno()}").read_bytes()
         assert {Path(file.name).name} == labels(watch)
 
 
