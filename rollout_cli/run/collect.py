@@ -378,7 +378,6 @@ def _check(run: _Run, sampler: Sampler, verdict: reproduce.Verdict | None) -> re
         # Those rejected took their time, too.
         steps=int(tally.steps / ((tally.acceptance or {}).get("rate") or 1.0)),
         seconds=tally.seconds,
-        n_rows=request.config.envs_per_worker,
         required=request.config.require_reproducible,
     )
 

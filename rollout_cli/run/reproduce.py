@@ -134,13 +134,12 @@ def check(
     *,
     steps: int,
     seconds: float,
-    n_rows: int = 1,
     required: bool,
 ) -> Verdict:
     """Run a few early episodes again in a new worker, and return the verdict; the run's data stay untouched.
 
-    The run had so many `steps` and took so many `seconds`, and each worker `n_rows` environments; where the
-    check is `required`, it takes as long as it needs.
+    The run had so many `steps` and took so many `seconds`; where the check is `required`, it takes as long as
+    it needs.
     """
     report = sampler.report
     verdict = known_beforehand(report)
@@ -153,9 +152,9 @@ def check(
             "unknown", f"not one step fits into the {KEPT_BYTES >> 20} MB of memory for it", report.scope
         )
     numbers: list[int] = []
-    if n_rows > 1 and len({int(first.numbers[0]) % n_rows for first in chosen}) == len(chosen):
-        # Each would be the first one of its row, as it perhaps was before: one follows itself.
-        chosen.append(chosen[0])
+    if len(early.kept) > 1 or early.limit is not None:
+        # Each may have been the first one of its worker or row, and be so again: one follows itself.
+        chosen.append(min(chosen, key=lambda first: first.n_steps))
     with rebuild(limit) as anew:
         for first in chosen:
             number = int(first.numbers[0])

@@ -281,32 +281,46 @@ class FakeSampler:
 
 
 def verdict(
-    sampler: FakeSampler, *, steps: int = 10, seconds: float = 0.1, n_rows: int = 1, required: bool = False
+    sampler: FakeSampler, *, steps: int = 10, seconds: float = 0.1, required: bool = False
 ) -> Verdict:
     early = EarlyEpisodes()
     early.keep(concatenate([episode(0, 5), episode(1, 5)]))
     fake: Any = sampler
-    return check(fake, early, fake.rebuild, steps=steps, seconds=seconds, n_rows=n_rows, required=required)
+    return check(fake, early, fake.rebuild, steps=steps, seconds=seconds, required=required)
 
 
 def test_the_same_again_is_yes() -> None:
     """Both were run again, the later one first, and the sampler's totals are as before."""
     sampler = FakeSampler(lambda number: episode(number, 5), WorkerReport(scope="n_envs"))
-    assert Verdict("yes", scope="n_envs", episodes=[1, 0]) == verdict(sampler)
-    assert [1, 0] == sampler.ran
+    assert Verdict("yes", scope="n_envs", episodes=[1, 0, 1]) == verdict(sampler)
+    assert [1, 0, 1] == sampler.ran
 
 
-@pytest.mark.parametrize("n_rows", [2, 8])
-def test_where_each_episode_has_a_row_of_its_own_one_follows_itself(n_rows: int) -> None:
-    """The first one of a row has no predecessor in the run, and none in a new worker."""
+@pytest.mark.parametrize(
+    ("seconds", "ran"),
+    [(0.1, [1, 0, 1]), (3.0, [1, 1]), (8.0, [1, 1])],
+    ids=["several", "one", "a beginning"],
+)
+def test_one_episode_follows_itself(seconds: float, ran: list[int]) -> None:
+    """All may be the first ones of their workers or rows: without a predecessor in the run, and in a new worker."""
 
     def again(number: int) -> Chunk:
         carried = float(sampler.ran.count(number) > 1)
-        return replace(first := episode(number, 5), rewards=first.rewards + carried)
+        first = episode(number, 5).truncated_at(sampler.limits[-1] or 9)
+        return replace(first, rewards=first.rewards + carried)
 
     sampler = FakeSampler(again)
-    found = verdict(sampler, n_rows=n_rows)
-    assert ("no", [1, 0, 1], [1, 0, 1]) == (found.status, found.episodes, sampler.ran)
+    found = verdict(sampler, seconds=seconds)
+    assert ("no", ran, ran) == (found.status, found.episodes, sampler.ran)
+
+
+def test_an_episode_that_was_the_only_one_follows_none() -> None:
+    """Another run of the seed gives the same, whatever would be carried on to a second one."""
+    sampler: Any = FakeSampler(lambda number: episode(number, 5))
+    early = EarlyEpisodes()
+    early.keep(episode(0, 5))
+    found = check(sampler, early, sampler.rebuild, steps=5, seconds=0.1, required=False)
+    assert Verdict("yes", episodes=[0]) == found
 
 
 def test_a_difference_is_no() -> None:
