@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.writer import DatasetWriter
 
 StoppedBy = Literal["timesteps", "episodes", "episodes_per_worker", "max_time", "keep_cap"]
-_MANY_WORKERS = 4
-"""More workers a core are worth a warning."""
+_MANY_WORKERS = 4  # More a core are worth a warning.
 _SKIPPED_NOTE = (
     "these episodes are missing in the data: where the course of an episode decides whether it fails, "
     "the remaining ones are a biased sample"
@@ -96,6 +95,7 @@ class _Run:
     samplers: RunSamplers
     progress: Progress
     signals: StopSignals
+    known: reproduce.Verdict | None  # What was found before it began.
 
     @property
     def observes_first(self) -> bool:
@@ -141,11 +141,12 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
                 n_workers=config.workers,
                 reproducible=state.source["reproducible"],
             )
-        run = _Run(started_at, request, tally, RunSamplers(request, progress), progress, signals)
-        known_verdict = reproduce.check_stored(state, run.samplers.rebuild, request.sources, progress)
+        samplers = RunSamplers(request, progress)
+        known = reproduce.check_stored(state, samplers.rebuild, request.sources, progress)
+        run = _Run(started_at, request, tally, samplers, progress, signals, known)
         with _start(run) as sampler, _resume_or_begin(run, sampler, lock) as writer:
             _fill(run, sampler, writer)
-            verdict = _check(run, sampler, known_verdict)
+            verdict = _check(run, sampler)
             summary = _close(run, sampler, writer, verdict)
         _warn(run, verdict, summary)
         return _result(
@@ -228,11 +229,12 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     state.check(record, spec, run.progress, is_whole=False)
     for line in sampler.report.warnings:
         run.progress.warn(line)
+    known = run.known or reproduce.known_beforehand(sampler.report)
     if config.require_reproducible:
-        reproduce.require(reproduce.known_beforehand(sampler.report))
-    unknown = reproduce.Verdict("unknown", "the run had not ended when this was written")
+        reproduce.require(known)
+    verdict = known or reproduce.Verdict("unknown", "the run had not ended when this was written")
     folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=state.keep_until, lock=lock)
-    source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(unknown)}
+    source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(verdict)}
     source |= _skipped_facts(state.skipped)  # A kill must not lose what earlier runs recorded.
     settings = DatasetSettings(
         spec,
@@ -361,11 +363,11 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
     )
 
 
-def _check(run: _Run, sampler: Sampler, verdict: reproduce.Verdict | None) -> reproduce.Verdict:
+def _check(run: _Run, sampler: Sampler) -> reproduce.Verdict:
     """Run early episodes again, unless the verdict is known or the run was ended early."""
-    request, tally = run.request, run.tally
-    verdict = reproduce.verdict_of_changes(request.state.changes) or verdict
-    stored = reproduce.recorded(request.state.source)
+    tally, state = run.tally, run.request.state
+    verdict = reproduce.verdict_of_changes(state.changes) or run.known
+    stored = reproduce.recorded(state.source)
     if verdict is None and not tally.steps and stored.status != "unknown":
         verdict = stored  # It is about the same episodes.
     if verdict is None and run.is_ending:
@@ -378,7 +380,7 @@ def _check(run: _Run, sampler: Sampler, verdict: reproduce.Verdict | None) -> re
         # Those rejected took their time, too.
         steps=int(tally.steps / ((tally.acceptance or {}).get("rate") or 1.0)),
         seconds=tally.seconds,
-        required=request.config.require_reproducible,
+        required=run.request.config.require_reproducible,
     )
 
 
@@ -391,7 +393,6 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
     facts: dict[str, Any] = {"reproducible": asdict(verdict)}
     if run.tally.acceptance is not None:
         facts["acceptance"] = run.tally.acceptance
-    failure = run.tally.failure
     if not run.is_ending:
         return writer.close(status="complete", stopped_by=run.tally.stopped_by, **facts)
     kept = f"no episode was {'finished' if run.tally.acceptance is None else 'kept'}, so no dataset was left"
@@ -403,7 +404,7 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
         )
     else:
         writer.abort()
-    if failure is not None:
+    if (failure := run.tally.failure) is not None:
         raise failure.with_hint("; ".join(filter(None, [failure.marked_hint, kept])))
     count = sampler.dropped_episodes
     dropped = f"; {count:,} more had ended before a lower-numbered one and were dropped" if count else ""

@@ -235,7 +235,8 @@ def check_stored(
         state.check(record, spec, progress, is_whole=True)
     difference = _difference(spec, first, again, _COMPARED)
     if difference is None or state.accepted:
-        return None
+        verdict = recorded(state.source)  # A difference that was found stays one, whatever follows it.
+        return verdict if verdict.status == "no" else None
     was, now = difference.values
     text = f"episode {number}: {difference.place} was {was}, is {now}"
     # Alone, and in a batch: what its rows draw from one generator depends on the rows beside.

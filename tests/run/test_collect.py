@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run import provenance
 from rollout_cli.run.collect import CollectResult, collect
+from rollout_cli.run.reproduce import Verdict
 from rollout_cli.run.resume import recorded_options
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.seeding.seeds import env_seed
@@ -276,6 +278,23 @@ def test_a_resume_that_adds_no_episode_keeps_the_verdict(tmp_path: Path) -> None
     assert (219, 0.0) == (again.episodes, again.steps_per_second)
     assert "yes" == first.reproducible["status"]
     assert first.reproducible == again.reproducible == source_of(tmp_path / "out")["reproducible"]
+
+
+def test_a_resume_does_not_forget_a_difference(tmp_path: Path) -> None:
+    """The episodes that follow may well be the same again; nor does a run that is killed meanwhile."""
+    run(tmp_path / "out", episodes=EpisodeRange(0, 220))
+    found = asdict(Verdict("no", "episode 2: reward at step 0 is 1.0, then 2.0", episodes=[2]))
+    set_source(tmp_path / "out", reproducible=found)
+
+    class Watching(Reports):
+        def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
+            assert found == source_of(tmp_path / "out")["reproducible"]
+
+    again = run(tmp_path / "out", Watching(), episodes=EpisodeRange(0, 225), resume=True)
+    assert found == again.reproducible == source_of(tmp_path / "out")["reproducible"]
+    with pytest.raises(NotReproducibleError, match="no \\(episode 2"):
+        run(tmp_path / "out", episodes=EpisodeRange(0, 230), resume=True, require_reproducible=True)
+    assert 225 == len(numbers_of(tmp_path / "out"))
 
 
 def test_what_was_skipped_is_known_though_the_disk_fails(
