@@ -41,9 +41,11 @@ class DefaultWorker(Worker):
             for update in updates:
                 check_makes_new(update)
         self._forget()
-        seed_globals(self._seed, SETUP)
-        before = self._envs or [None] * len(updates)
-        envs = [updated_env(old, update, gymnasium.Env) for old, update in zip(before, updates, strict=True)]
+        envs = []
+        for old, update in zip(self._envs or [None] * len(updates), updates, strict=True):
+            # Each row alike: what a number is must not depend on its row.
+            seed_globals(self._seed, SETUP)
+            envs.append(updated_env(old, update, gymnasium.Env))
         spec, *others = (env_spec_of(env, self._limit) for env in envs)
         if any(other != spec for other in others):
             raise EnvLoadError(

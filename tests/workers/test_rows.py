@@ -216,6 +216,21 @@ def test_no_episode_is_at_fault_where_an_environment_cannot_be_built_anew() -> N
     assert () == caught.value.episodes
 
 
+def test_what_an_environment_draws_as_it_is_built_is_the_same_in_each_row() -> None:
+    """A number would depend on its row else, and with `fresh_env` on whether it is the first one in it."""
+    drawn: list[float] = []
+
+    def built() -> ChainEnv:
+        drawn.append(float(np.random.random()))
+        return ChainEnv(length=5)
+
+    worker = VecWorker(n_envs=worlds.N_ENVS, fresh_env=True, seed=0, max_episode_length=None, worker_number=0)
+    worker.update_env(NewEnvUpdate(built))
+    worker.update_agent(worlds.BatchPolicy(worker.env_spec))
+    run(worker, range(2 * worlds.N_ENVS))
+    assert (2 * worlds.N_ENVS, 1) == (len(drawn), len(set(drawn)))
+
+
 def test_rows_beyond_the_crash_box() -> None:
     """They are not noted, and the box then says that it does not know."""
     with new_box() as file:
