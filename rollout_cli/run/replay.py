@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ def replay(
 
 
 def _replay_source(
-    dataset: Dataset, source: Mapping[str, Any], places: Iterable[int], values: Values
+    dataset: Dataset, source: Mapping[str, Any], places: Sequence[int], values: Values
 ) -> tuple[list[Replayed], list[str]]:
     """Replay episodes of the run that `source` records, with the options that it had."""
     config = CollectConfig(**{**values, **_HERE})
@@ -104,9 +104,9 @@ def _replay_source(
             )
         if (reason := sampler.report.not_reproducible) is not None:
             raise NotReproducibleError(f"these episodes cannot be run again: {reason}")
-        replayed = [
-            _run_again(sampler, dataset, place, _ALL_BUT_REWARDS if is_relabelled else ()) for place in places
-        ]
+        only = _ALL_BUT_REWARDS if is_relabelled else ()
+        # The last one first: in the order of the run, state that is carried on would be the same again.
+        replayed = [_run_again(sampler, dataset, place, only) for place in reversed(places)]
         # What is read in an episode is known by now.
         record = provenance.run_record(sources, sampler.report, surrounding)
     notices = _changed(source, record, is_whole=True)
@@ -114,7 +114,7 @@ def _replay_source(
     notices += [
         f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]
     ]
-    return replayed, notices
+    return replayed[::-1], notices
 
 
 def _changed(source: Mapping[str, Any], record: Mapping[str, Any], *, is_whole: bool) -> list[str]:

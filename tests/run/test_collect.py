@@ -14,6 +14,7 @@ import pytest
 
 import rollout_cli
 from rollout_cli.config import CollectConfig
+from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import (
     ConfigError,
@@ -28,6 +29,7 @@ from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run import provenance
 from rollout_cli.run.collect import CollectResult, collect
+from rollout_cli.run.replay import replay
 from rollout_cli.run.reproduce import Verdict
 from rollout_cli.run.resume import recorded_options
 from rollout_cli.samplers.sampler import Sampler
@@ -376,6 +378,15 @@ def test_a_complete_run_that_is_not_reproducible(tmp_path: Path) -> None:
     assert "no" == run(tmp_path / "out", resume=True, **options).reproducible["status"]
     with pytest.raises(NotReproducibleError, match=r"--require-reproducible: no \(episode "):
         run(tmp_path / "out", resume=True, require_reproducible=True, **options)
+
+
+def test_a_replay_of_all_finds_state_that_is_carried_on(tmp_path: Path) -> None:
+    """It does not run them in the order of the run, in which that state would be the same again."""
+    policy = "tests.helpers.policies:StatefulPolicy"
+    run(tmp_path / "out", episodes=EpisodeRange(0, 3), policy=policy)
+    replayed, _ = replay(load(tmp_path / "out"), range(3), policy=None, env_kwargs={})
+    assert [0, 1, 2] == [again.facts["episode_number"] for again in replayed]
+    assert any(again.difference for again in replayed)
 
 
 def test_a_run_that_is_known_not_to_be_reproducible(tmp_path: Path) -> None:
