@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,14 @@ import pytest
 
 import rollout_cli.run.check as module
 from rollout_cli.config import CollectConfig
+from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.episodes.chunk import concatenate
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.run.check import CheckReport, check
+from rollout_cli.run.checks.episodes import ON_EPISODES
 from rollout_cli.samplers.plan import Episodes
-from tests.helpers.chunks import episode
+from rollout_cli.workers.values import WorkerReport
+from tests.helpers.chunks import BOX_SPEC, episode
 
 SOUND, RANDOM = "tests.run.planted:sound", "random"
 
@@ -174,6 +179,24 @@ def test_the_costs_are_those_up_to_the_first_end(options: dict[str, Any], steps:
     )
     costs = module._costs(CollectConfig(seed=1, **options), recorded)
     assert (steps, steps * 0.5) == (costs["steps"], costs["megabytes"])
+
+
+def test_an_episode_follows_itself() -> None:
+    """Where each has a row of its own, it followed none, and in falling order would follow none again."""
+    batches = [EpisodeBatch.from_chunks(BOX_SPEC, [episode(number, 5)]) for number in range(6)]
+    ran: list[int] = []
+
+    def again(numbers: Sequence[int]) -> list[EpisodeBatch]:
+        ran.extend(numbers)
+        return [batches[number] for number in numbers]
+
+    chunk = concatenate([episode(number, 5) for number in range(6)])
+    recorded: Any = SimpleNamespace(
+        chunk=chunk, report=WorkerReport(), batch=batches.__getitem__, again=again
+    )
+    (finding,) = ON_EPISODES["seeds"](recorded)
+    assert ("ok", [5, 1, 0, 0]) == (finding.status, ran)
+    assert finding.what.startswith("3 episodes ")
 
 
 def test_what_is_left_out_is_no_fault() -> None:

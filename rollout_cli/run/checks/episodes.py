@@ -138,8 +138,9 @@ def _infos(recorded: Recorded) -> Iterator[Finding]:
 def _seeds(recorded: Recorded) -> Iterator[Finding]:
     """Look whether seeds decide: other ones give other episodes, and the same ones the same.
 
-    A few episodes run again in a new process, in falling order, so that each has another predecessor and the
-    last one a fresh environment. One that differs is run alone in two more processes, which says why.
+    A few episodes run again in a new process, in falling order, so that each has another predecessor, and one
+    follows itself: each may have a row of its own. One that differs is run alone in two more processes, which
+    says why.
     """
     count, chunk = recorded.chunk.n_episodes, recorded.chunk
     others = [recorded.batch(place) for place in range(min(count, _SEVERAL))]
@@ -153,6 +154,7 @@ def _seeds(recorded: Recorded) -> Iterator[Finding]:
         yield Finding("warn", f"episodes cannot be repeated: {recorded.report.not_reproducible}")
         return
     places = sorted({0, min(1, count - 1), int(np.argmax(chunk.lengths)), count - 1}, reverse=True)
+    places.append(places[-1])
     numbers = chunk.numbers[places].tolist()
     try:
         repeated = recorded.again(numbers)
@@ -171,7 +173,8 @@ def _seeds(recorded: Recorded) -> Iterator[Finding]:
                 yield _reason(recorded, number, what, who)
             return
     yield Finding(
-        "ok", f"{len(places)} episodes of up to {chunk.lengths.max():,} steps are the same when run again"
+        "ok",
+        f"{len(set(places))} episodes of up to {chunk.lengths.max():,} steps are the same when run again",
     )
 
 
