@@ -209,10 +209,10 @@ def check_stored(
 
     Files and spaces are checked on the way.
 
-    It runs as many steps as the check at the end of a run may take. Where it differs, it runs once more: two
-    new runs that differ from each other say that the episode cannot be reproduced. Two equal ones say that
-    something has changed: this refuses, but where all pins are equal and the machine or the versions are
-    others, it warns.
+    It runs as many steps as the check at the end of a run may take. Where it differs, it runs twice more: new
+    runs that differ from each other say that the episode cannot be reproduced. Equal ones say that something
+    has changed: this refuses, but where all pins are equal and the machine or the versions are others, it
+    warns.
 
     Returns:
         The verdict on the whole dataset where it is known by this; None where nothing was found.
@@ -242,8 +242,9 @@ def check_stored(
     # Alone, and in a batch: what its rows draw from one generator depends on the rows beside.
     for n_beside in sorted({0, state.config.envs_per_worker - 1}):
         with rebuild(limit) as anew:
-            once_more = run_again(anew, number, n_beside=n_beside)
-        if _difference(spec, again, once_more, _COMPARED) is not None:
+            # The second follows the first: the stored one had a predecessor, where others were not stored.
+            repeated = [run_again(anew, number, n_beside=n_beside) for _ in range(2)]
+        if any(_difference(spec, again, once_more, _COMPARED) for once_more in repeated):
             return Verdict("no", f"{text}, and otherwise once more", difference=difference)
     if changed_versions(state.source, record):
         progress.warn(f"with other versions, or on another machine, the stored {text}")

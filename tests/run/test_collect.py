@@ -389,6 +389,14 @@ def test_a_replay_of_all_finds_state_that_is_carried_on(tmp_path: Path) -> None:
     assert any(again.difference for again in replayed)
 
 
+def test_a_resume_of_what_carries_state_on_finds_no_change(tmp_path: Path) -> None:
+    """The first stored episode had a predecessor: those that decide the columns ran before it."""
+    options: dict[str, Any] = {"policy": "tests.helpers.policies:StatefulPolicy"}
+    run(tmp_path / "out", episodes=EpisodeRange(5, 225), **options)
+    again = run(tmp_path / "out", episodes=EpisodeRange(5, 226), resume=True, **options)
+    assert (221, "no") == (again.episodes, again.reproducible["status"])
+
+
 def test_a_run_that_is_known_not_to_be_reproducible(tmp_path: Path) -> None:
     """Where that is not allowed it ends before it begins."""
     options: dict[str, Any] = {
