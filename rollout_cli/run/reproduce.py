@@ -107,9 +107,8 @@ class EarlyEpisodes:
     def chosen(self, seconds_a_step: float, seconds: float) -> tuple[list[Chunk], int | None]:
         """Return a few episodes, in falling order, and the limit in steps that cuts them; None for no limit.
 
-        In falling order none follows the episode that it followed before. One alone is not a worker's first,
-        if there is another: that followed none, and would follow none again. Where it cannot be run within so
-        many seconds, its beginning is.
+        In falling order none follows the episode that it followed before. Where not even the shortest one can
+        be run within so many seconds, its beginning is.
         """
         taken: list[Chunk] = []
         limit = self.limit
@@ -117,11 +116,8 @@ class EarlyEpisodes:
         for episode in by_length[:MOST_EPISODES]:
             if sum(other.n_steps for other in [*taken, episode]) * seconds_a_step <= seconds:
                 taken.append(episode)
-        if by_length and len(taken) <= 1:
-            firsts = {int(episode.workers[0]): episode for episode in reversed(self.kept)}.values()
-            taken = [min(by_length, key=lambda episode: episode in firsts)]
-            if taken[0].n_steps * seconds_a_step > seconds:
-                limit = max(1, int(seconds / seconds_a_step))
+        if by_length and not taken:
+            taken, limit = by_length[:1], max(1, int(seconds / seconds_a_step))
         if limit is not None:
             taken = [episode.truncated_at(limit) for episode in taken]
         return sorted(taken, key=lambda episode: int(episode.numbers[0]), reverse=True), limit
