@@ -136,7 +136,10 @@ def _of_column(
     exact = [np.asarray((stats or {}).get(key, math.nan), float) for key in _STATS.values()]
     # Images, and arrays of infos that differ in shape, have no statistics of each number.
     shape = exact[0].shape if exact[0].shape == values.shape[1:] else ()
-    numbers = values.reshape(-1, math.prod(shape))[:: max(1, values.size // _MOST_VALUES)]
+    numbers = values.reshape(-1, math.prod(shape))
+    if values.size >= 2 * _MOST_VALUES:  # By chance: every third number of images would be of one colour.
+        size = _MOST_VALUES // numbers.shape[1]
+        numbers = numbers[np.random.default_rng(0).integers(len(numbers), size=size)]
     bounds = (None if column is None else column.leaf.bounds) or (math.nan, math.nan)
     lows, highs = (
         np.asarray(bound, float) if shape else np.asarray(np.min(bound), float) for bound in bounds

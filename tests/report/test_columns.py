@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.report import charts
 from rollout_cli.report.charts import Dimension, bins_of, dimensions, some_steps
+from tests.helpers.chunks import episode
+from tests.helpers.writing import write_dataset
 
 
 def by_name(dataset: Dataset, *prefixes: str) -> dict[str, Dimension]:
@@ -44,6 +48,19 @@ def test_an_image_is_one(pictures: Dataset) -> None:
     (row,) = by_name(pictures, "observation").values()
     assert ("observation", (0, 255), 250) == (row.name, row.space, row.high)
     assert 0 == row.missing
+
+
+def test_a_sample_of_numbers_has_all_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one number in three is looked at: the third ones of an image are of one colour."""
+    spec = EnvSpec(spaces.Box(0, 255, (8, 6, 3), np.uint8), spaces.Discrete(3))
+    chunk = episode(0, 30, spec=spec)
+    chunk.observations[0][:] = 10, 11, 12
+    write_dataset(tmp_path, [chunk], spec=spec)
+    monkeypatch.setattr(charts, "_MOST_VALUES", 30 * 8 * 6)
+    (row,) = by_name(load(tmp_path), "observation").values()
+    assert (9.5, 10.5, 11.5, 12.5) == row.edges
+    assert 30 * 8 * 6 == sum(row.counts)
+    assert min(row.counts) > 400
 
 
 @pytest.mark.parametrize(
