@@ -10,6 +10,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.errors import UsageError
@@ -73,6 +75,7 @@ class ExportSummary:
     losses: tuple[str, ...]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # Losses say what becomes of large rewards.
 def export(
     dataset: EpisodeSource,
     format: str,  # noqa: A002 - the word of the command line

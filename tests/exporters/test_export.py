@@ -30,7 +30,16 @@ from rollout_cli.exporters.columns import TIANSHOU
 from rollout_cli.exporters.export import FORMATS, export
 from rollout_cli.exporters.hdf5 import hdf5_file
 from tests.cli.calling import Caller
-from tests.exporters.cases import BOX, CHOICE, SPECS, MemoryDataset, batch_of, chunks_of, files_of
+from tests.exporters.cases import (
+    BOX,
+    CHOICE,
+    SPECS,
+    MemoryDataset,
+    batch_of,
+    chunks_of,
+    export_to,
+    files_of,
+)
 from tests.exporters.readers import FILE_READERS, attributes
 from tests.exporters.victim import MOMENTS
 from tests.helpers.processes import ROOT
@@ -235,6 +244,14 @@ def test_losses_are_real() -> None:
     ]
     with_infos = batch_of(SPECS["box"], [4], episode_info=lambda number, step: {"a": 1})
     assert losses("tianshou", with_infos) == ["infos"]
+
+
+@pytest.mark.parametrize("name", ["d3rlpy", "hf", "lerobot", "torchrl"])
+def test_rewards_that_no_float_can_say(name: str, tmp_path: Path) -> None:
+    """They are written as infinite, which is said where it is a loss, and numpy does not warn."""
+    batch = replace(batch_of(SPECS["box"], [4]), rewards=np.array([1e308, 1e308, np.inf, -np.inf]))
+    summary = export_to(tmp_path, MemoryDataset(batch), name)
+    assert ("the digits of rewards beyond float32" in summary.losses) == (name != "hf")
 
 
 def test_values_outside_of_their_space(tmp_path: Path) -> None:
