@@ -70,7 +70,7 @@ def _block_stats(rows: Array) -> ColumnStats:
             mean = np.nansum(numbers, axis=1) / np.maximum(count, 1)
         numbers -= mean[:, None]
         if count.min() < len(rows):
-            np.nan_to_num(numbers, copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf)
+            numbers[np.isnan(numbers) & ~np.isnan(mean)[:, None]] = 0.0
         return np.stack([count, low, high, mean, np.einsum("ij,ij->i", numbers, numbers)])
 
 

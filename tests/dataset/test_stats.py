@@ -90,6 +90,14 @@ def test_numbers_far_from_zero_and_near_one_another_keep_their_spread() -> None:
     assert math.isclose(values.std(), document_of({"observation": found})["std"][0], rel_tol=1e-6)
 
 
+def test_a_deviation_that_no_float_can_say_is_not_0() -> None:
+    """Also beside numbers that are not counted, which are at no distance from the mean."""
+    sums = np.tile([1e308, -1e308], 16)  # Of numpy's partial sums some are inf, and others -inf.
+    for values in (sums, np.append(sums, math.nan)):
+        found = document_of({"observation": column_stats(values.reshape(-1, 1))})
+        assert ["nan"] == found["std"]
+
+
 def test_the_rows_are_not_changed() -> None:
     values = np.arange(10.0)
     column_stats(values)
