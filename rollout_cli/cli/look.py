@@ -201,12 +201,13 @@ def plot(
     json: JsonFlag = False,
 ) -> None:
     """Plot the episodes of a dataset in the terminal, or to a picture with --output."""
+    from rollout_cli.episodes.plain import plain_value  # noqa: PLC0415 - it loads numpy
     from rollout_cli.report.charts import chart_of  # noqa: PLC0415 - it loads numpy and pyarrow
     from rollout_cli.report.figure import write_figure  # noqa: PLC0415 - as above
     from rollout_cli.report.text import lines  # noqa: PLC0415 - as above
 
     chart = chart_of(rollout_cli.load(folder), what)
-    document = {"path": str(folder), "plot": what, "chart": asdict(chart)}
+    document = {"path": str(folder), "plot": what, "chart": plain_value(asdict(chart))}
     if output is not None:
         write_figure(chart, output)
         show(

@@ -97,6 +97,9 @@ def test_plot(rollout: Caller, dataset: Path, monkeypatch: pytest.MonkeyPatch) -
     assert max(map(len, lines)) <= 80
     document = json.loads(rollout("plot", dataset, "actions", "--json").stdout)
     assert len(steps_of(dataset)) == sum(document["chart"]["counts"])
+    document = json.loads(rollout("plot", dataset, "over-time", "--json").stdout)
+    returns = episodes_of(dataset)["return"].to_pylist()  # So few have a group each.
+    assert [[one] * 3 for one in returns] == document["chart"]["percentiles"]
     assert "the plots are: returns" in rollout("plot", dataset, "rewards", code=2).stderr
     assert "--output a.png" in rollout("plot", dataset, "-o", "a.pdf", code=2).stderr
 
