@@ -123,7 +123,9 @@ def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
         return None
     pair = _value(left, row), _value(right, row)
     # Lists of JSON may be ragged, which only arrays of objects can be.
-    before, now = (np.asarray(each, None if isinstance(each, np.ndarray) else object) for each in pair)
+    before, now = (
+        np.asarray(each, None if isinstance(each, np.ndarray | np.generic) else object) for each in pair
+    )
     if before.shape == now.shape != ():
         element = _first_row(before.ravel(), now.ravel()) or 0
         before, now = before.ravel()[element], now.ravel()[element]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,13 @@ def test_the_first_difference(whole: Any, tmp_path: Path, name: str) -> None:
         episode, difference = found
         assert expected == (episode, difference.field, difference.step)
         assert difference.values[0] != difference.values[1]
+
+
+def test_a_number_is_shown_as_one(whole: Any, tmp_path: Path) -> None:
+    """Also an info's that one of both lacks, or that some steps lack."""
+    found = diff(whole, written(tmp_path / "d", DIFFERENCES["infos"][0]))
+    assert found is not None
+    assert "[1, null]" == json.dumps(found[1].values)
 
 
 def test_bits_count(tmp_path: Path) -> None:
