@@ -80,8 +80,11 @@ def _columns(chunk: Chunk, names: tuple[str, ...]) -> dict[str, Array]:
             continue
         table: InfoTable = getattr(chunk, f"{group}s")
         rows = np.arange(chunk.n_episodes) if group == "episode_info" else np.cumsum(chunk.lengths) - 1
-        named = tuple(column for column in table.columns if ".".join(column.path) == key)
-        values = InfoTable(table.n_rows, named).to_arrays().get(key, np.full(table.n_rows, None, object))
+        named = [column for column in table.columns if ".".join(column.path) == key]
+        # Of several paths with one dotted key the first has the name in a dataset; here the last one counts.
+        named.sort(key=lambda column: column.path, reverse=True)
+        arrays = InfoTable(table.n_rows, tuple(named)).to_arrays()
+        values = arrays.get(key, np.full(table.n_rows, None, object))
         columns[name] = np.ma.asarray(of_one_kind(name, values[rows]))
     return columns
 

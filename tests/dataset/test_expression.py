@@ -116,6 +116,18 @@ def test_a_worker_judges_an_episode_alone_as_beside_others(other: Any) -> None:
         assert [0] == kept.numbers.tolist()
 
 
+def test_two_keys_of_one_dotted_name(tmp_path: Path) -> None:
+    """A worker takes the one that has the name in a dataset, whichever it met first."""
+    infos: list[dict[str, Any]] = [{"a.b": 1}, {"a": {"b": 2.5}}, {"a.b": 1, "a": {"b": 2.5}}]
+    single = [episode(n, 1, env_info=lambda n, _: infos[n]) for n in range(3)]
+    write_dataset(tmp_path, single)
+    for order in ([0, 1, 2], [1, 0, 2], [2, 1, 0]):
+        kept, _, _ = Judge("env_info.a.b > 2").judge(concatenate([single[at] for at in order]))
+        assert kept is not None
+        assert [1, 2] == sorted(kept.numbers.tolist())
+    assert [1, 2] == [each.number for each in load(tmp_path).filter("env_info.a.b > 2")]
+
+
 @pytest.mark.parametrize("expression", ["length > 'a'", "length(3)", "env_info > 1", "worker == 0", "source"])
 def test_what_a_worker_cannot_judge_by(expression: str) -> None:
     """It is said before there are episodes."""
