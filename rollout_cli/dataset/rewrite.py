@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout_cli import pins
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder
 from rollout_cli.dataset.inference import choose_kind
@@ -30,6 +31,12 @@ from rollout_cli.progress import Progress
 from rollout_cli.remote import folder_of
 
 _SAME = ("spaces", "max_episode_length", "next_observation")
+
+_HASHED = ("policy", "env", "worker")
+"""Of what a record has the hash of the source."""
+
+_OF_PART = ("episodes", "shard", "workers")
+"""The options in which the parts of one run may differ."""
 
 _TELLING = ("source", "episode_number", "length", "return")
 """The facts by which episodes are told from others."""
@@ -127,10 +134,9 @@ def derivation(
         raise UsageError("there is no episode to write", hint="choose some episodes, or another dataset")
     first, path = inputs[0].info, folder_of(output).resolve()
     _check_inputs(inputs, path)
-    sources: dict[str, Mapping[str, Any]] = {}
-    for source in (source for dataset in inputs for source in _sources_of(dataset)):
-        sources[source["run"]] = _one_record(sources.get(source["run"], source), source)
-    places = _source_places(inputs, list(sources))
+    _refuse_repeated(inputs)
+    sources: list[Mapping[str, Any]] = []
+    places = [_places_of(dataset, sources) for dataset in inputs]
     made = {
         "operation": operation,
         "options": dict(options),
@@ -139,7 +145,7 @@ def derivation(
     }
     settings = DatasetSettings(
         inputs[0].env_spec,
-        list(sources.values()),
+        sources,
         first_numbers=[0],
         next_observation=first["next_observation"] if next_observation is None else next_observation,
         limits=limits or SizeLimits(**first["limits"]),
@@ -191,15 +197,39 @@ def _steps_before(inputs: Sequence[Dataset]) -> list[dict[str, Any]]:
     return [step for at, step in enumerate(steps) if step not in steps[:at]]
 
 
-def _sources_of(dataset: Dataset) -> list[Mapping[str, Any]]:
-    """Return the records of the runs that the episodes are of: a selection may have none of some run."""
-    present = np.unique(dataset.rows.column("source")).tolist()
-    return [dataset.info["sources"][at] for at in present]
+def _places_of(dataset: Dataset, records: list[Mapping[str, Any]]) -> Array:
+    """Return the place of each of a dataset's sources among the `records`, which get those that they lack."""
+    places = np.full(len(dataset.info["sources"]), -1)
+    for at in np.unique(dataset.rows.column("source")).tolist():  # A selection may have none of some run.
+        source = dataset.info["sources"][at]
+        alike = (place for place, record in enumerate(records) if _is_shared(record, source))
+        place = places[at] = next(alike, len(records))
+        if place == len(records):
+            records.append(source)
+        records[place] = _one_record(records[place], source)
+    return places
+
+
+def _is_shared(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether the episodes of two records may have one: of one run, with its code, files and options.
+
+    Its fingerprint does not tell: a change may not show in the first episode.
+    """
+    files = [source.get("files", []) for source in (first, other)]
+    changes = pins.changes(*files)[0] + pins.changes(*files[::-1])[0]
+    return _made_by(first) == _made_by(other) and not changes
+
+
+def _made_by(source: Mapping[str, Any]) -> list[Any]:
+    options = {**source.get("collector", {}), **dict.fromkeys(_OF_PART)}
+    return [source["run"], options, *((source.get(name) or {}).get("sha256") for name in _HASHED)]
 
 
 def _one_record(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of a run of which two datasets have parts: the weaker verdict, what each lists."""
     joined = dict(first)
+    if files := pins.joined(first.get("files", []), other.get("files", [])):
+        joined["files"] = files
     if changes := [*first.get("changes", []), *other.get("changes", [])]:
         joined["changes"] = [change for at, change in enumerate(changes) if change not in changes[:at]]
     ranks = {"no": 0, "unknown": 1, "yes": 2}
@@ -212,11 +242,12 @@ def _one_record(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
     return joined
 
 
-def _source_places(inputs: Sequence[Dataset], runs: Sequence[str]) -> list[Array]:
-    """Return the places among the `runs` of each input's sources; refuse an episode that is given twice."""
-    at = {run: place for place, run in enumerate(runs)}
+def _refuse_repeated(inputs: Sequence[Dataset]) -> None:
+    """Refuse an episode that is given twice."""
+    runs = dict[str, int]()
     places = [
-        np.array([at.get(source["run"], -1) for source in dataset.info["sources"]]) for dataset in inputs
+        np.array([runs.setdefault(source["run"], len(runs)) for source in dataset.info["sources"]])
+        for dataset in inputs
     ]
     identities = np.concatenate(
         [
@@ -228,7 +259,6 @@ def _source_places(inputs: Sequence[Dataset], runs: Sequence[str]) -> list[Array
         raise UsageError(
             "an episode is given twice: two datasets have it", hint="give each episode of a run once"
         )
-    return places
 
 
 def _joined_columns(inputs: Sequence[Dataset]) -> InfoColumns:

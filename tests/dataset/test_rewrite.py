@@ -147,6 +147,34 @@ def test_parts_of_one_run_share_what_each_records(tmp_path: Path, one: Path) -> 
         assert (2, [61, 62]) == (source["skipped"]["count"], sorted(numbers))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": [{"path": "w", "sha256": "2", "read": "load"}]},
+        {"policy": {"sha256": "2"}},
+        {"collector": {"epsilon": 0.1, "shard": "2/2"}},
+    ],
+)
+def test_parts_of_other_files_keep_a_record_of_their_own(
+    tmp_path: Path, one: Path, change: dict[str, Any]
+) -> None:
+    """Though their first episodes are the same; an episode of both is refused all the same."""
+    facts = {"policy": {"sha256": "1"}, "collector": {"shard": "1/2"}}
+    files = [{"path": name, "sha256": "1", "read": read} for name, read in (("v", "episode"), ("w", "load"))]
+    for name, part in (("a", load(one)[:5]), ("b", load(one)[5:9]), ("c", load(one)[9:12])):
+        derived(tmp_path / name, part)
+        set_source(tmp_path / name, **facts, files=files[1:] if name == "a" else files)
+    set_source(tmp_path / "b", **change)
+    derived(tmp_path / "d", *(load(tmp_path / name) for name in "abc"))
+    sources = info_of(tmp_path / "d")["sources"]
+    assert [0] * 5 + [1] * 4 + [0] * 3 == load(tmp_path / "d").episodes["source"].to_pylist()
+    assert files == sources[0]["files"]
+    assert change == {name: sources[1][name] for name in change}
+    assert [] == verify_dataset(tmp_path / "d").faults
+    with pytest.raises(UsageError, match="an episode is given twice"):
+        derivation([load(tmp_path / "b")] * 2, tmp_path / "e", operation="test", options={})
+
+
 def test_the_same_is_made_of_the_same(tmp_path: Path, one: Path, other: Path) -> None:
     for name in ("a", "b"):
         derived(tmp_path / name, load(one), load(other))
