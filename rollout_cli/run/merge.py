@@ -173,6 +173,8 @@ def _joined_source(
     first, sources = shards[0].source, [shard.source for shard in shards]
     whole = {"shard": None} | ({"episodes": plain_value(config.episodes)} if config.episodes else {})
     joined = {**first, "collector": {**first["collector"], **whole}, "changes": changes}
+    # As in a run that was resumed, the hashes are those after all changes.
+    joined |= {name: sources[-1][name] for name in ("policy", "env", "worker")}
     joined["files"] = reduce(pins.joined, [source["files"] for source in sources])
     joined["reproducible"] = _verdict(sources, verdict_of_changes(changes))
     if skipped := [source["skipped"] for source in sources if "skipped" in source]:
@@ -199,7 +201,7 @@ def _changes(
         what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
         raise UsageError(what, hint="give each shard of the run once")
     options = {*_OF_ALL, "episodes"} if count else _OF_ALL
-    changes = first.changes
+    changes, before = first.changes, first
     for shard in others:
         differing = sorted(differences(first.source, shard.source, options))
         differing += ["root_seed"] if first.source["root_seed"] != shard.source["root_seed"] else []
@@ -211,7 +213,7 @@ def _changes(
                 f"{shard.path} and {first.path} are shards of different runs: {', '.join(differing)} differ",
                 hint="collect it again as the others were",
             )
-        changed = _changed(first, shard, progress)
+        changed = _changed(before, shard, progress)
         if changed and not accept_changes:
             raise UsageError(
                 f"{shard.path} has another policy or environment than {first.path}: {'; '.join(changed)}",
@@ -223,9 +225,12 @@ def _changes(
                 {
                     "what": f"files changed: {'; '.join(changed)}",
                     "from_numbers": shard.in_whole(shard.dataset.info["first_numbers"]),
-                    "before": {name: first.source[name] for name in ("files", "versions")},
+                    "before": {name: before.source[name] for name in ("files", "versions")},
                 }
             )
+        # What an episode reads, the first shard may not have read; after a change, the next one may go back.
+        files = pins.joined(before.source["files"], shard.source["files"])
+        before = before._replace(source={**(shard if changed else before).source, "files": files})
     return changes
 
 

@@ -232,6 +232,34 @@ def test_changes_of_exact_shards_are_of_all_workers(tmp_path: Path) -> None:
     assert (3, [3, 1, 2], "files changed: x") == (partitions, change["from_numbers"], change["what"])
 
 
+def test_each_shard_is_compared_with_all_before_it(tmp_path: Path) -> None:
+    """A file that the first one did not read; and one that is put back, of which both changes are recorded."""
+    words = ("collect", "--episodes", "3", "--env", ENV, "--seed", "3", "--sampler", "local", "--quiet")
+    parts, merging = shards(tmp_path, *words), ("--output", tmp_path / "all", "--quiet")
+
+    def read(hashes: str, kind: str) -> None:
+        for part, sha256 in zip(parts, hashes, strict=True):
+            policy = {**source_of(part)["policy"], "sha256": sha256 if kind == "load" else "-"}
+            files = [{"path": "w", "sha256": sha256, "read": kind}] if sha256 != "-" else []
+            set_source(part, files=files, policy=policy)
+
+    read("-12", "episode")
+    refused = called("merge", *parts, *merging, code=2)
+    assert f"{parts[2]} has another policy or environment than {parts[0]}: w has changed" in refused.stderr
+    read("121", "load")
+    called("merge", *parts, *merging, "--accept-changes")
+    source = source_of(tmp_path / "all")
+    before = [
+        (change["from_numbers"], change["before"]["files"][0]["sha256"]) for change in source["changes"]
+    ]
+    assert [([1], "1"), ([2], "2")] == before
+    read("122", "load")
+    called("merge", *parts, *merging, "--accept-changes", "--overwrite")
+    source = source_of(tmp_path / "all")
+    assert (1, "2") == (len(source["changes"]), source["policy"]["sha256"])
+    assert "2" == source["files"][0]["sha256"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
