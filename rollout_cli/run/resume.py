@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -72,6 +72,7 @@ class ResumeState:
         keep_until: The next number of each partition that the new dataset must reach before it replaces the
             old one.
         before: The info.json of a dataset that is collected anew; None where there is none.
+        replaced_files: The files that its episodes were made with; empty where the user accepts changes.
     """
 
     config: CollectConfig
@@ -81,11 +82,16 @@ class ResumeState:
     accepted: list[str] = field(default_factory=list)
     keep_until: tuple[int, ...] = ()
     before: Mapping[str, Any] | None = None
+    replaced_files: Sequence[Mapping[str, str]] = ()
 
     @property
     def source(self) -> Mapping[str, Any]:
         """The record of the run that began the dataset; empty for a new dataset."""
         return collected_source(self.info) if self.info else {}
+
+    @property
+    def _files_before(self) -> Sequence[Mapping[str, str]]:
+        return self.source["files"] if self.info else self.replaced_files
 
     @property
     def is_complete(self) -> bool:
@@ -122,11 +128,11 @@ class ResumeState:
         Raises:
             UsageError: If they do not fit.
         """
+        self.accept(*pins.changes(self._files_before, record["files"], is_whole=is_whole)[0])
         if self.committed is None:
             return
         from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - it loads pyarrow
 
-        self.accept(*pins.changes(self.source["files"], record["files"], is_whole=is_whole)[0])
         kept = {"env": "max_episode_length", "policy": "class"}
         fits = [self.source[part].get(name) == record[part].get(name) for part, name in kept.items()]
         if self.info["spaces"] != SpaceSchema.of(spec).describe() or not all(fits):
@@ -175,7 +181,7 @@ class ResumeState:
             UsageError: If one of them has changed, and the user does not accept that. Which ones a worker
                 reads may depend on its first episode, so the stored one that ran before may have read others.
         """
-        self.accept(*pins.changes(self.source.get("files", []), record["files"], is_whole=False)[0])
+        self.accept(*pins.changes(self._files_before, record["files"], is_whole=False)[0])
         return {"files": pins.joined(self.source.get("files", []), record["files"]), "changes": self.changes}
 
 
@@ -221,8 +227,9 @@ def resume_state(
         f"{committed.episodes:,} episodes until they are collected again"
     )
     keep_until = tuple(partition.next_number for partition in committed.partitions)
-    config = replace(config, overwrite=True, resume=False)
-    return ResumeState(config, plan, {}, keep_until=keep_until, before=info)
+    files = [] if config.accept_changes else source.get("files", [])
+    config = replace(config, overwrite=True, resume=False, accept_changes=False)
+    return ResumeState(config, plan, {}, keep_until=keep_until, before=info, replaced_files=files)
 
 
 def _covered(info: Mapping[str, Any], committed: Committed) -> list[CommittedPartition]:

@@ -198,6 +198,22 @@ def test_a_resume_after_a_change_is_refused_by_the_name_of_the_file(project: Pat
     assert was[file] != now[file]
 
 
+def test_episodes_that_are_collected_anew_are_not_replaced_by_those_of_other_files(project: Path) -> None:
+    """A dataset of too few steps is begun anew by its resume: it then holds what was accepted alone."""
+    weights(0.0, 0.0, 1.0, 1.0)
+    write_module(project, "mine", LEAN)
+    words = ("--sampler", "local", "-o", "out", "--quiet")
+    called("collect", "--policy", "mine:act", "--episodes", "1", "--seed", "1", *words)
+    before = data_hashes(project / "out")
+    CHANGED["weights behind a module"][1]()
+    sys.modules.pop("mine", None)
+    refused = called("collect", "--resume", "--episodes", "2", *words, code=2)
+    assert "weights.npy has changed" in refused.stderr
+    assert before == data_hashes(project / "out")
+    called("collect", "--resume", "--episodes", "2", "--accept-changes", *words)
+    assert (2, []) == (len(numbers_of(project / "out")), source_of(project / "out")["changes"])
+
+
 def test_accepted_changes_stay_known(project: Path) -> None:
     """A later resume needs no acceptance, and neither it nor a replay forgets them."""
     called("collect", *begin(""), "-n", "1100", "--seed", "1", *OUT)
