@@ -272,11 +272,20 @@ def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
 def joined(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
     """Return a record of files with those of an earlier one that it does not name."""
     # What an episode reads may depend on its seed: files elsewhere that share a name stay beside one another.
-    loaded = {file["path"] for file in now if file["read"] == "load"}
+    loads = [file for file in now if file["read"] == "load"]
+    loaded = {file["path"] for file in loads}
     facts = itemgetter("path", "sha256")
     same = {(*facts(file), file.get("place")) for file in now}
     kept = (file for file in before if (*facts(file), file.get("place")) not in same)
-    return [*(file for file in kept if file["path"] not in loaded), *now]
+    return [
+        *(
+            file
+            for file in kept
+            if loaded.isdisjoint([file["path"], _as_seen_here(file)["path"]])
+            and not _placed_as(file["path"], loads)
+        ),
+        *now,
+    ]
 
 
 def changes(
@@ -288,12 +297,16 @@ def changes(
     """
     before, now = ([_as_seen_here(file) for file in files] for files in (before, now))
     old, new = _by_path(before), _by_path(now)
+    # One that was relative to another working folder has a longer or a shorter path here.
+    read = {(Path(file["path"]).name, file["sha256"]) for file in now}
     changed = []
     for file in before:
-        others = _hashes_of(file, new.get(file["path"], []))
+        others = _hashes_of(file, new.get(file["path"]) or _placed_as(file["path"], now))
         if not others:
             # What an episode reads may depend on its seed.
-            changed += [f"{file['path']} is not read any more"] if is_whole and file["read"] == "load" else []
+            is_missed = is_whole and file["read"] == "load"
+            is_missed &= (Path(file["path"]).name, file["sha256"]) not in read
+            changed += [f"{file['path']} is not read any more"] if is_missed else []
         elif file["sha256"] not in others and others - _hashes_of(file, old[file["path"]]):
             changed.append(f"{file['path']} has changed")
     return changed, [f"{path} is read, and was not read before" for path in new if path not in old]
@@ -305,6 +318,11 @@ def _as_seen_here(file: Mapping[str, str]) -> Mapping[str, str]:
     if not place.startswith(folder):
         return file
     return {"path": place.removeprefix(folder), "sha256": file["sha256"], "read": file["read"]}
+
+
+def _placed_as(path: str, files: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """Return the files elsewhere whose places end with a relative path."""
+    return [file for file in files if file.get("place", "").endswith(f"/{path}")]
 
 
 def _by_path(files: Iterable[Mapping[str, str]]) -> dict[str, list[Mapping[str, str]]]:

@@ -294,6 +294,27 @@ def test_a_file_that_was_elsewhere_may_be_in_the_working_folder(
     assert ([], []) == changes(before, [entry("w", "2", "episode")])
 
 
+def test_a_file_of_the_former_working_folder_is_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a run is resumed in another folder, a relative path is found in the place, or by the contents."""
+    monkeypatch.chdir(tmp_path)
+    for kind in ("load", "episode"):
+        old, (same, other) = (
+            entry("data/w", "1", kind),
+            (entry("w", sha256, kind) | {"place": "/else/data/w"} for sha256 in "12"),
+        )
+        assert [] == changes([old], [same])[0]
+        assert ["data/w has changed"] == changes([old], [other])[0]
+        assert [] == changes([old], [entry("up/data/w", "1", kind)])[0]
+    assert ["data/w is not read any more"] == changes([old | {"read": "load"}], [entry("w", "2")])[0]
+    here = entry("w", "1") | {"place": f"{tmp_path}/data/w"}
+    now = entry("data/w", "2")
+    assert [now] == joined([here], [now])
+    there = entry("w", "2") | {"place": f"{tmp_path}/data/w"}
+    assert [there] == joined([entry("data/w", "1")], [there])
+
+
 def test_a_record_is_joined_with_an_earlier_one() -> None:
     """What is loaded now takes the place of what was read under its name."""
     old, new = [entry("a", "1"), entry("b", "2")], [entry("a", "9"), entry("c", "3")]
