@@ -1,6 +1,7 @@
 """Pins: which files a policy and an environment read, and whether they still are those of an earlier run.
 
-A worker watches what its process opens, from before the policy is loaded until its first episode has ended.
+A worker watches what its process opens, from before its class and the policy are loaded until its first
+episode has ended.
 An audit hook of Python reports each file that Python code opens. Code in C opens files without it (MuJoCo's
 XML, for example): such a file is pinned where it is named, and otherwise found by running a stored episode
 again.
@@ -81,9 +82,13 @@ class FileWatch:
         self._at_load: dict[str, bool] = {}
         self._has_begun = False
         # Whether the policy uses a module that was imported before, nobody knows.
-        self._earlier = _module_states().keys()
+        self._earlier = {*_module_states()}
         _watches.append(self)
         _add_hook()
+
+    def follow(self, rules: PinRules) -> None:
+        """Take these rules from now on; other workers may not read what was read so far."""
+        self._rules, self._earlier = rules, {*_module_states(), *self._read}
 
     def opened(self, path: str, *, writes: bool) -> None:
         """Note an opened file; the bytecode of a module stands for its source."""

@@ -13,7 +13,7 @@ from typing import Any
 from rollout_cli.episodes.chunk import Chunk, for_transport, without_infos
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt, reporting, traceback_text
-from rollout_cli.pins import FileWatch, hashed
+from rollout_cli.pins import FileWatch, PinRules, hashed
 from rollout_cli.samplers.keep import Judge
 from rollout_cli.samplers.messages import (
     Batch,
@@ -78,7 +78,7 @@ class WorkerLoop:
         self._entered = ExitStack()  # What is left when the worker ends, or before it is built again.
         self._worker: Worker | None = None
         self._judge: Judge | None = None
-        # From before a policy is loaded until the first episode has ended.
+        # From before the worker's class or a new policy is loaded until the first episode has ended.
         self._watch: FileWatch | None = None
         self._generation = 0
         self._failed = False
@@ -159,9 +159,10 @@ class WorkerLoop:
         self._generation, self._failed = start.generation, False
         if start.rebuild:
             self.close()  # After a failure nobody knows what state it is in.
+        is_new = self._worker is None
         worker = self._worker = self._worker or self._built()
         worker.retract(above=None)
-        if start.updates:
+        if start.updates and not is_new:
             self._end_watch()
             self._watch = None if self._factory.pins is None else FileWatch(self._factory.pins)
         worker.salt = start.salt
@@ -177,6 +178,7 @@ class WorkerLoop:
         worker.assign(start.lease)
 
     def _built(self) -> Worker:
+        watch = self._watch = FileWatch(PinRules())
         factory = self._factory = self._load_factory()
         self._judge = None if factory.keep is None else Judge(factory.keep)
         if self._owns_process:
@@ -184,6 +186,10 @@ class WorkerLoop:
         worker = factory(self._number)
         self._entered.callback(worker.shutdown)
         worker.crash_box = self._box
+        if factory.pins is None:
+            self._end_watch()
+        else:
+            watch.follow(factory.pins)
         return worker
 
     # -- episodes --------------------------------------------------------------------------------------------

@@ -13,17 +13,18 @@ import cloudpickle
 import numpy as np
 import pytest
 
+from rollout_cli import pins
 from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.updates import NewEnvUpdate
 from rollout_cli.errors import ChangedFilesError, EnvError, WorkerError
 from rollout_cli.pins import PinRules
-from rollout_cli.samplers.messages import Batch, Failed, Reported, Start, ToSampler, Update
+from rollout_cli.samplers.messages import Batch, Failed, Reported, Start, Started, ToSampler, Update
 from rollout_cli.samplers.ray import actor
 from rollout_cli.samplers.ray.actor import Recipe, Stored
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.samplers.worker_setup import WorkerSetup
 from rollout_cli.workers.factory import WorkerFactory
-from rollout_cli.workers.kinds import VecWorker
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from tests.workers import worlds
 from tests.workers.worlds import ChainEnv
 
@@ -146,6 +147,29 @@ class TableEnv(ChainEnv):
         self._reward = self._read() if self._reward is None else self._reward
         observation, _, *rest = super().step(action)
         return observation, self._reward, *rest
+
+
+class TableWorker(DefaultWorker):
+    """Reads a file as it is built."""
+
+    def __init__(self, *, table: Path, **options: Any) -> None:
+        super().__init__(**options)
+        self.table = table.read_text()
+
+
+@pytest.mark.parametrize("rules", [PinRules(), None])
+def test_a_file_that_a_workers_class_reads_is_pinned(tmp_path: Path, rules: PinRules | None) -> None:
+    """Another worker may read another one, and so it is none that each reads at load; no watch is left."""
+    (tmp_path / "table").write_text("1.0")
+    options: dict[str, Any] = {"worker_class": TableWorker, "worker_args": {"table": tmp_path / "table"}}
+    messages = sent(ChainEnv, pins=rules, **options)
+    (started,) = (message for message in messages if isinstance(message, Started))
+    found = [file.at_load for file in started.report.files if file.path == f"{tmp_path / 'table'}"]
+    assert ([] if rules is None else [False]) == found
+    assert [] == pins._watches
+    (tmp_path / "table").unlink()
+    assert isinstance(sent(ChainEnv, pins=rules, **options)[-1], Failed)
+    pins._watches.clear()
 
 
 @pytest.mark.parametrize("at_once", [True, False])
