@@ -68,22 +68,30 @@ def replay(
         RolloutError: If the dataset does not record what made it, that is not there any more, or it raises.
     """
     numbers, replayed, notices = dataset.episodes["source"].to_pylist(), list[Replayed](), list[str]()
+    seen: list[Mapping[str, str]] = []
     for number in sorted({numbers[place] for place in places}):
         chosen = [place for place in places if numbers[place] == number]
         values = provenance.recorded_values(dataset.info["sources"][number])
         values["policy"] = policy or values["policy"]
         for name, kwargs in (("policy_kwargs", policy_kwargs or {}), ("env_kwargs", env_kwargs)):
             values[name] = {**values.get(name, {}), **kwargs}
-        again, changed = _replay_source(dataset, dataset.info["sources"][number], chosen, values)
+        again, changed = _replay_source(dataset, dataset.info["sources"][number], chosen, values, seen)
         replayed += again
-        notices += changed
+        notices += [notice for notice in changed if notice not in notices]
     return replayed, notices
 
 
 def _replay_source(
-    dataset: Dataset, source: Mapping[str, Any], places: Sequence[int], values: Values
+    dataset: Dataset,
+    source: Mapping[str, Any],
+    places: Sequence[int],
+    values: Values,
+    seen: list[Mapping[str, str]],
 ) -> tuple[list[Replayed], list[str]]:
-    """Replay episodes of the run that `source` records, with the options that it had."""
+    """Replay episodes of the run that `source` records, with the options that it had.
+
+    `seen` are the files that runs before it have read, and gets its own: a module is read once in a process.
+    """
     config = CollectConfig(**{**values, **_HERE})
     provenance.check_nothing_cut(config)
     sha256 = source["policy"]["sha256"] if source["policy"]["path"] else None
@@ -109,6 +117,7 @@ def _replay_source(
         replayed = [_run_again(sampler, dataset, place, only) for place in reversed(places)]
         # What is read in an episode is known by now.
         record = provenance.run_record(sources, sampler.report, surrounding)
+    seen[:] = record["files"] = pins.joined(seen, record["files"])
     notices = _changed(source, record, is_whole=True)
     notices += ["the rewards were relabelled, so they are not compared"] if is_relabelled else []
     notices += [

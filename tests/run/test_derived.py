@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from rollout_cli.errors import UsageError
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.run.replay import replay
 from tests.helpers.datasets import info_of
+from tests.helpers.projects import project, write_module
+
+__all__ = ["project"]
 
 
 @pytest.fixture
@@ -38,6 +42,29 @@ def test_its_episodes_are_run_again(derived: Path) -> None:
     replayed, _ = replay(load(derived), range(6), policy=None, env_kwargs={})
     assert [None] * 6 == [episode.difference for episode in replayed]
     assert [0, 2, 4, 6, 1, 3] == [episode.facts["episode_number"] for episode in replayed]
+
+
+def test_a_file_that_a_module_reads_is_read_for_all_runs(project: Path) -> None:
+    """One process imports the module once; the second run's record names the file, too."""
+    (project / "w.txt").write_text("1")
+    write_module(
+        project,
+        "mine",
+        "import numpy as np\n\nSIDE = int(np.loadtxt('w.txt'))\n\ndef act(observation):\n    return SIDE",
+    )
+    for seed in (1, 2):
+        sys.modules.pop("mine", None)
+        config: dict[str, Any] = {
+            "episodes": EpisodeRange(0, 2),
+            "sampler": "local",
+            "output": project / f"{seed}",
+        }
+        collect(CollectConfig(env="CartPole-v1", policy="mine:act", seed=seed, **config))
+    join_datasets([load(project / "1"), load(project / "2")], project / "d")
+    for text, notices in (("1", []), ("0", ["w.txt has changed since the dataset was made"])):
+        sys.modules.pop("mine", None)
+        (project / "w.txt").write_text(text)
+        assert notices == replay(load(project / "d"), range(4), policy=None, env_kwargs={})[1]
 
 
 def reward(episode: Episode) -> Any:
