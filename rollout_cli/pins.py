@@ -298,9 +298,12 @@ def changes(
 ) -> tuple[list[str], list[str]]:
     """Return in words how two records of files differ: what matters, and what is only worth a notice.
 
-    Where `now` is not the whole record yet, a file may be read later.
+    Where `now` is not the whole record yet, a file may be read later. A module that the process had imported
+    before does not read its files once more.
     """
     before, now = ([_as_seen_here(file) for file in files] for files in (before, now))
+    loads = {(file["path"], file["sha256"]) for file in before if file["read"] == "load"}
+    is_whole &= all(file["read"] == "load" or (file["path"], file["sha256"]) not in loads for file in now)
     old, new = _by_path(before), _by_path(now)
     # One that was relative to another working folder has a longer or a shorter path here.
     read = {(Path(file["path"]).name, file["sha256"]) for file in now}

@@ -245,6 +245,14 @@ def test_what_matters_and_what_does_not(
     assert [text for text in changed if "any more" not in text] == changes(before, now, is_whole=False)[0]
 
 
+def test_a_module_that_was_imported_before_reads_its_files_no_more() -> None:
+    """In a program that collects twice; where no file tells that, one that is not read any more is refused."""
+    before = [entry("mine.py", "1"), entry("w", "2")]
+    assert [] == changes(before, [entry("mine.py", "1", "episode")])[0]
+    for now in (entry("mine.py", "1"), entry("other.py", "1", "episode")):
+        assert "w is not read any more" in changes(before, [now])[0]
+
+
 def test_two_files_of_one_name_are_told_apart_by_their_contents() -> None:
     """In any order; one of them that has changed is found."""
     before = [entry("w", "1"), entry("w", "2")]
