@@ -95,7 +95,7 @@ class _Run:
     samplers: RunSamplers
     progress: Progress
     signals: StopSignals
-    known: reproduce.Verdict | None  # What was found before it began.
+    stored_verdict: reproduce.Verdict | None  # What was found before it began.
 
     @property
     def observes_first(self) -> bool:
@@ -142,8 +142,8 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
                 reproducible=state.source["reproducible"],
             )
         samplers = RunSamplers(request, progress)
-        known = reproduce.check_stored(state, samplers.rebuild, request.sources, progress)
-        run = _Run(started_at, request, tally, samplers, progress, signals, known)
+        stored = reproduce.check_stored(state, samplers.rebuild, request.sources, progress)
+        run = _Run(started_at, request, tally, samplers, progress, signals, stored)
         with _start(run) as sampler, _resume_or_begin(run, sampler, lock) as writer:
             _fill(run, sampler, writer)
             verdict = _check(run, sampler)
@@ -229,10 +229,10 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     state.check(record, spec, run.progress, is_whole=False)
     for line in sampler.report.warnings:
         run.progress.warn(line)
-    known = run.known or reproduce.known_beforehand(sampler.report)
+    beforehand = run.stored_verdict or reproduce.known_beforehand(sampler.report)
     if config.require_reproducible:
-        reproduce.require(known)
-    verdict = known or reproduce.Verdict("unknown", "the run had not ended when this was written")
+        reproduce.require(beforehand)
+    verdict = beforehand or reproduce.Verdict("unknown", "the run had not ended when this was written")
     folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=state.keep_until, lock=lock)
     source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(verdict)}
     source |= _skipped_facts(state.skipped)  # A kill must not lose what earlier runs recorded.
@@ -366,7 +366,7 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
 def _check(run: _Run, sampler: Sampler) -> reproduce.Verdict:
     """Run early episodes again, unless the verdict is known or the run was ended early."""
     tally, state = run.tally, run.request.state
-    verdict = reproduce.verdict_of_changes(state.changes) or run.known
+    verdict = reproduce.verdict_of_changes(state.changes) or run.stored_verdict
     stored = reproduce.recorded(state.source)
     if verdict is None and not tally.steps and stored.status != "unknown":
         verdict = stored  # It is about the same episodes.
