@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 import rollout_cli.run.check as module
 from rollout_cli.config import CollectConfig
@@ -16,9 +18,11 @@ from rollout_cli.episodes.chunk import concatenate
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.run.check import CheckReport, check
 from rollout_cli.run.checks.episodes import ON_EPISODES
+from rollout_cli.run.checks.objects import ON_OBJECTS
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.workers.values import WorkerReport
 from tests.helpers.chunks import BOX_SPEC, episode
+from tests.run.planted import BOX
 
 SOUND, RANDOM = "tests.run.planted:sound", "random"
 
@@ -111,6 +115,22 @@ def test_a_fault_of_the_policy_is_found(name: str) -> None:
     found = findings(report)
     assert any(all(words in line for words in POLICIES[name]) for line in found), found
     assert report.has_failed == any(line.startswith("fail") for line in found)
+
+
+@pytest.mark.parametrize("part", [None, "camera"])
+def test_images_that_stable_baselines3_turns_are_no_other_space(part: str | None) -> None:
+    """It saves images with the channels first, alone and in a Dict, and takes those of the environment."""
+    images: list[Any] = [spaces.Box(0, 255, shape, np.uint8) for shape in ((3, 64, 48), (64, 48, 3))]
+    saved, space = [spaces.Dict({part: image, "speed": BOX}) for image in images] if part else images
+    model = SimpleNamespace(observation_space=saved, action_space=BOX)
+    worker: Any = SimpleNamespace(
+        policy=SimpleNamespace(wrapped=model),
+        env_spec=SimpleNamespace(observation_space=space, action_space=BOX),
+    )
+    found = [each.what for each in ON_OBJECTS["saved spaces"](worker)]
+    assert [str(part) in text for text in found] == [part is not None]
+    model.obs_to_tensor = None
+    assert not [*ON_OBJECTS["saved spaces"](worker)]
 
 
 WRAPPERS = {

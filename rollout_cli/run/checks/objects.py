@@ -141,13 +141,28 @@ def _checker(worker: InspectingWorker) -> Iterator[Finding]:
 
 def _saved_spaces(worker: InspectingWorker) -> Iterator[Finding]:
     """Compare the spaces that a policy was trained with, where it has them, with the environment's."""
-    wrapped = worker.policy.wrapped
+    holders = (worker.policy.wrapped, getattr(worker.policy.wrapped, "policy", None))
+    turns = any(hasattr(holder, "obs_to_tensor") for holder in holders)  # Stable-Baselines3 turns images.
     for name in ("observation_space", "action_space"):
-        holders = (getattr(holder, name, None) for holder in (wrapped, getattr(wrapped, "policy", None)))
-        saved = next((space for space in holders if isinstance(space, spaces.Space)), None)
-        space = getattr(worker.env_spec, name)
-        if saved is not None and saved != space and not _has_same_bounds(saved, space):
-            yield _space_difference(name.replace("_", " "), saved, space)
+        found = (getattr(holder, name, None) for holder in holders)
+        saved = next((space for space in found if isinstance(space, spaces.Space)), None)
+        if saved is not None:
+            yield from _compared(name.replace("_", " "), saved, getattr(worker.env_spec, name), turns=turns)
+
+
+def _compared(
+    what: str, saved: spaces.Space[Any], space: spaces.Space[Any], *, turns: bool
+) -> Iterator[Finding]:
+    """Compare two spaces, of Dicts each part; a policy that turns images may have their channels first."""
+    if isinstance(saved, spaces.Dict) and isinstance(space, spaces.Dict) and saved.keys() == space.keys():
+        for key in saved:
+            yield from _compared(f"{what} {key!r}", saved[key], space[key], turns=turns)
+        return
+    if turns and isinstance(saved, spaces.Box) and saved.dtype == np.uint8 and len(saved.shape) == 3:  # noqa: PLR2004
+        low, high = (np.moveaxis(bound, 0, -1) for bound in (saved.low, saved.high))
+        saved = spaces.Box(low, high, dtype=np.uint8) if low.shape == space.shape else saved
+    if saved != space and not _has_same_bounds(saved, space):
+        yield _space_difference(what, saved, space)
 
 
 def _has_same_bounds(saved: spaces.Space[Any], space: spaces.Space[Any]) -> bool:
