@@ -38,8 +38,13 @@ class Progress:
     ) -> None:
         """Workers of the run `label`, any text, are being started; the first total to be reached ends it."""
 
-    def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
-        """Workers are ready, and time counts from here; the arguments are what a resumed dataset has."""
+    def begin(
+        self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0
+    ) -> None:
+        """Workers are ready, and the first began `seconds` ago, from when time counts.
+
+        The other arguments are what a resumed dataset has.
+        """
 
     def update(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0
@@ -95,9 +100,11 @@ class LineProgress(Progress):
         self._label, self._totals = printable(label), (total_steps, total_episodes, total_seconds)
         self._is_open, self._shown_at = self._every is not None, _clock()
 
-    def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
+    def begin(
+        self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0
+    ) -> None:
         self._done = self._before = (steps, episodes)
-        self._return_sum, self._began = return_sum, _clock()
+        self._return_sum, self._began = return_sum, _clock() - seconds
 
     def update(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0
@@ -197,8 +204,10 @@ class BarProgress(LineProgress):
         self._bar.add_task(self._text(), total=None)
         self._bar.start()
 
-    def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
-        super().begin(episodes=episodes, steps=steps, return_sum=return_sum)
+    def begin(
+        self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0
+    ) -> None:
+        super().begin(episodes=episodes, steps=steps, return_sum=return_sum, seconds=seconds)
         self._show()
 
     def finish(self) -> None:

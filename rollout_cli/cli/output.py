@@ -175,7 +175,7 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
         command = "rollout" if context is None else context.command_path
         return errors.UsageError(error.format_message(), hint=f"see: {command} --help")
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return errors.InterruptedRunError("interrupted before anything was collected")
+        return errors.InterruptedRunError("interrupted before anything was written")
     is_said = any(words in first_line(error) for words in _OUT_OF_MEMORY)
     if is_said or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return errors.WorkerError(

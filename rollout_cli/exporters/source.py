@@ -154,7 +154,7 @@ def _flat_space(space: Space) -> Space:
         if isinstance(leaf.space, spaces.Text) and leaf.space.max_length > _MOST_LETTERS:
             raise UnsupportedSpaceError(
                 f"texts of up to {leaf.space.max_length:,} letters, such as {leaf.name!r}, have no flat form",
-                hint="wrap the environment so that it leaves them out, or export to minari, which holds them",
+                hint="wrap the environment so that it leaves them out, or export to minari without flatten",
             )
     return spaces.flatten_space(space) if _changes(space) else space
 

@@ -265,7 +265,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     writer.on_failure = sampler.request_stop  # A step may take for ever: nobody would hear of a full disk.
     writer.facts = lambda: _skipped_facts(tally.skipped | sampler.skipped)
     config, state = run.request.config, run.request.state
-    run.progress.begin(**state.totals)
+    run.progress.begin(**state.totals, seconds=ahead)
     if run.observes_first:
         _limit(config, sampler, began_at)
         _observe_first(run, sampler, writer)

@@ -62,7 +62,9 @@ class Reports(Progress):
     ) -> None:
         self.calls.append(f"start {label} {total_steps} {total_episodes} {total_seconds}")
 
-    def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
+    def begin(
+        self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0
+    ) -> None:
         self.calls.append("begin")
         self.counted = [episodes, steps, 0]
 
@@ -289,7 +291,9 @@ def test_a_resume_does_not_forget_a_difference(tmp_path: Path) -> None:
     set_source(tmp_path / "out", reproducible=found)
 
     class Watching(Reports):
-        def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
+        def begin(
+            self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0
+        ) -> None:
             assert found == source_of(tmp_path / "out")["reproducible"]
 
     again = run(tmp_path / "out", Watching(), episodes=EpisodeRange(0, 225), resume=True)

@@ -49,6 +49,18 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return Terminal()
 
 
+def test_what_ran_before_is_in_the_pace(stream: io.StringIO, clock: Clock) -> None:
+    """Workers run episodes from when they are built, while the dataset's folder is still being made."""
+    progress = LineProgress(stream, every=100.0)
+    progress.start(label="Env", total_steps=100, total_episodes=None)
+    clock.now += 60.0
+    progress.begin(seconds=3.0)
+    clock.now += 1.0
+    progress.update(episodes=1, steps=100, return_sum=5.0)
+    progress.finish()
+    assert "Env: 100/100 steps, 1 episodes, 25 steps/s, mean return 5, in 0:00:04\n" == stream.getvalue()
+
+
 def test_lines(stream: io.StringIO, clock: Clock) -> None:
     """A line every few seconds, and one at the end; the time of starting workers is not in the pace."""
     progress = LineProgress(stream, every=2.0)
