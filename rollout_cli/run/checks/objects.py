@@ -144,8 +144,8 @@ def _saved_spaces(worker: InspectingWorker) -> Iterator[Finding]:
     holders = (worker.policy.wrapped, getattr(worker.policy.wrapped, "policy", None))
     turns = any(hasattr(holder, "obs_to_tensor") for holder in holders)  # Stable-Baselines3 turns images.
     for name in ("observation_space", "action_space"):
-        found = (getattr(holder, name, None) for holder in holders)
-        saved = next((space for space in found if isinstance(space, spaces.Space)), None)
+        named = (getattr(holder, name, None) for holder in holders)
+        saved = next((space for space in named if isinstance(space, spaces.Space)), None)
         if saved is not None:
             yield from _compared(name.replace("_", " "), saved, getattr(worker.env_spec, name), turns=turns)
 
@@ -158,9 +158,9 @@ def _compared(
         for key in saved:
             yield from _compared(f"{what} {key!r}", saved[key], space[key], turns=turns)
         return
-    if turns and isinstance(saved, spaces.Box) and saved.dtype == np.uint8 and len(saved.shape) == 3:  # noqa: PLR2004
+    if turns and isinstance(saved, spaces.Box) and saved.low.ndim == 3:  # noqa: PLR2004
         low, high = (np.moveaxis(bound, 0, -1) for bound in (saved.low, saved.high))
-        saved = spaces.Box(low, high, dtype=np.uint8) if low.shape == space.shape else saved
+        saved = spaces.Box(low, high, dtype=saved.dtype.type) if low.shape == space.shape else saved
     if saved != space and not _has_same_bounds(saved, space):
         yield _space_difference(what, saved, space)
 
