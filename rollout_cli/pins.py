@@ -282,6 +282,9 @@ def joined(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]
     facts = itemgetter("path", "sha256")
     same = {(*facts(file), file.get("place")) for file in now}
     kept = (file for file in before if (*facts(file), file.get("place")) not in same)
+    # Of a module that the process had imported before, the earlier record says when it is read.
+    at_load = {facts(file) for file in before if file["read"] == "load"}
+    now = [{**file, "read": "load"} if facts(file) in at_load else file for file in now]
     return [
         *(
             file

@@ -251,6 +251,10 @@ def test_a_module_that_was_imported_before_reads_its_files_no_more() -> None:
     assert [] == changes(before, [entry("mine.py", "1", "episode")])[0]
     for now in (entry("mine.py", "1"), entry("other.py", "1", "episode")):
         assert "w is not read any more" in changes(before, [now])[0]
+    now = [entry("mine.py", "1", "episode")]
+    record = joined(before, now)
+    assert sorted(map(str, before)) == sorted(map(str, record))
+    assert [] == changes(record, now)[0], "it is resumed a second time, or a third shard is merged"
 
 
 def test_two_files_of_one_name_are_told_apart_by_their_contents() -> None:
