@@ -175,6 +175,15 @@ def test_parts_of_other_files_keep_a_record_of_their_own(
         derivation([load(tmp_path / "b")] * 2, tmp_path / "e", operation="test", options={})
 
 
+def test_files_are_compared_only_within_a_run(
+    tmp_path: Path, one: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pair of a thousand runs would take minutes."""
+    monkeypatch.setattr("rollout_cli.pins.changes", None)
+    derived(tmp_path / "a", load(one), load(other))
+    assert [0, 1] == sorted({*load(tmp_path / "a").episodes["source"].to_pylist()})
+
+
 def test_the_same_is_made_of_the_same(tmp_path: Path, one: Path, other: Path) -> None:
     for name in ("a", "b"):
         derived(tmp_path / name, load(one), load(other))
