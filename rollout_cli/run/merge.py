@@ -173,8 +173,8 @@ def _joined_source(
     first, sources = shards[0].source, [shard.source for shard in shards]
     whole = {"shard": None} | ({"episodes": plain_value(config.episodes)} if config.episodes else {})
     joined = {**first, "collector": {**first["collector"], **whole}, "changes": changes}
-    # As in a run that was resumed, the hashes are those after all changes.
-    joined |= {name: sources[-1][name] for name in ("policy", "env", "worker")}
+    # As in a run that was resumed, the hashes, and whose they are, are those after all changes.
+    joined |= {name: sources[-1][name] for name in ("policy", "env", "env_source", "worker")}
     joined["files"] = reduce(pins.joined, [source["files"] for source in sources])
     joined["reproducible"] = _verdict(sources, verdict_of_changes(changes))
     if skipped := [source["skipped"] for source in sources if "skipped" in source]:

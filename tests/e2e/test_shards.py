@@ -239,9 +239,12 @@ def test_each_shard_is_compared_with_all_before_it(tmp_path: Path) -> None:
 
     def read(hashes: str, kind: str) -> None:
         for part, sha256 in zip(parts, hashes, strict=True):
-            policy = {**source_of(part)["policy"], "sha256": sha256 if kind == "load" else "-"}
+            source, pinned = source_of(part), sha256 if kind == "load" else "-"
+            policy = {**source["policy"], "sha256": pinned}
+            wrapper = {"spec": "w:W", "kwargs": {}, "sha256": pinned}
+            env_source = {**source["env_source"], "wrappers": [wrapper]}
             files = [{"path": "w", "sha256": sha256, "read": kind}] if sha256 != "-" else []
-            set_source(part, files=files, policy=policy)
+            set_source(part, files=files, policy=policy, env_source=env_source)
 
     read("-12", "episode")
     refused = called("merge", *parts, *merging, code=2)
@@ -257,7 +260,7 @@ def test_each_shard_is_compared_with_all_before_it(tmp_path: Path) -> None:
     called("merge", *parts, *merging, "--accept-changes", "--overwrite")
     source = source_of(tmp_path / "all")
     assert (1, "2") == (len(source["changes"]), source["policy"]["sha256"])
-    assert "2" == source["files"][0]["sha256"]
+    assert "2" == source["files"][0]["sha256"] == source["env_source"]["wrappers"][0]["sha256"]
 
 
 @pytest.mark.parametrize(
