@@ -309,18 +309,23 @@ def changes(
     is_whole &= all(file["read"] == "load" or (file["path"], file["sha256"]) not in loads for file in now)
     old, new = _by_path(before), _by_path(now)
     # One that was relative to another working folder has a longer or a shorter path here.
-    read = {(Path(file["path"]).name, file["sha256"]) for file in now}
+    was_read, is_read = ({(Path(f["path"]).name, f["sha256"]) for f in files} for files in (before, now))
     changed = []
     for file in before:
         others = _hashes_of(file, new.get(file["path"]) or _placed_as(file["path"], now))
         if not others:
             # What an episode reads may depend on its seed.
             is_missed = is_whole and file["read"] == "load"
-            is_missed &= (Path(file["path"]).name, file["sha256"]) not in read
+            is_missed &= (Path(file["path"]).name, file["sha256"]) not in is_read
             changed += [f"{file['path']} is not read any more"] if is_missed else []
         elif file["sha256"] not in others and others - _hashes_of(file, old[file["path"]]):
             changed.append(f"{file['path']} has changed")
-    return changed, [f"{path} is read, and was not read before" for path in new if path not in old]
+    added = dict.fromkeys(
+        file["path"]
+        for file in now
+        if file["path"] not in old and (Path(file["path"]).name, file["sha256"]) not in was_read
+    )
+    return changed, [f"{path} is read, and was not read before" for path in added]
 
 
 def _as_seen_here(file: Mapping[str, str]) -> Mapping[str, str]:

@@ -316,7 +316,7 @@ def test_a_file_of_the_former_working_folder_is_elsewhere(
             entry("data/w", "1", kind),
             (entry("w", sha256, kind) | {"place": "/else/data/w"} for sha256 in "12"),
         )
-        assert [] == changes([old], [same])[0]
+        assert ([], []) == changes([old], [same])
         assert ["data/w has changed"] == changes([old], [other])[0]
         assert [] == changes([old], [entry("up/data/w", "1", kind)])[0]
     assert ["data/w is not read any more"] == changes([old | {"read": "load"}], [entry("w", "2")])[0]
