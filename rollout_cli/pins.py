@@ -280,8 +280,8 @@ def joined(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]
     loads = [file for file in now if file["read"] == "load"]
     loaded = {file["path"] for file in loads}
     facts = itemgetter("path", "sha256")
-    same = {(*facts(file), file.get("place")) for file in now}
-    kept = (file for file in before if (*facts(file), file.get("place")) not in same)
+    same = set(map(_facts, now))
+    kept = (file for file in before if _facts(file) not in same)
     # Of a module that the process had imported before, the earlier record says when it is read.
     at_load = {facts(file) for file in before if file["read"] == "load"}
     now = [{**file, "read": "load"} if facts(file) in at_load else file for file in now]
@@ -310,9 +310,16 @@ def changes(
     old, new = _by_path(before), _by_path(now)
     # One that was relative to another working folder has a longer or a shorter path here.
     was_read, is_read = ({(Path(f["path"]).name, f["sha256"]) for f in files} for files in (before, now))
+    known = set(map(_facts, before))
     changed = []
     for file in before:
-        others = _hashes_of(file, new.get(file["path"]) or _placed_as(file["path"], now))
+        # One that is as it was is no other content of another file of its name.
+        named = [
+            other
+            for other in new.get(file["path"]) or _placed_as(file["path"], now)
+            if _facts(other) == _facts(file) or _facts(other) not in known
+        ]
+        others = _hashes_of(file, named)
         if not others:
             # What an episode reads may depend on its seed.
             is_missed = is_whole and file["read"] == "load"
@@ -334,6 +341,10 @@ def _as_seen_here(file: Mapping[str, str]) -> Mapping[str, str]:
     if not place.startswith(folder):
         return file
     return {"path": place.removeprefix(folder), "sha256": file["sha256"], "read": file["read"]}
+
+
+def _facts(file: Mapping[str, str]) -> tuple[str | None, ...]:
+    return file["path"], file["sha256"], file.get("place")
 
 
 def _placed_as(path: str, files: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:

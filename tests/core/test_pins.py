@@ -270,6 +270,10 @@ def test_of_files_of_one_name_an_episode_may_read_another() -> None:
     assert ([], []) == changes(before, before[:1])
     assert ["w has changed"] == changes(before, [entry("w", "3", "episode")])[0][:1]
     assert [before[1], before[0]] == joined(before, before[:1])
+    for path in ("w", "data/w"):
+        relative, elsewhere = entry(path, "1", "episode"), entry("w", "2") | {"place": "/else/data/w"}
+        assert ([], []) == changes([relative, elsewhere], [elsewhere])
+        assert [f"{path} has changed"] == changes([relative, elsewhere], [elsewhere, entry(path, "2")])[0]
 
 
 def test_files_of_one_name_are_told_apart_by_their_places(tmp_path: Path) -> None:
