@@ -274,8 +274,13 @@ def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
     return sorted(documents, key=lambda document: (document["path"], document["sha256"]))
 
 
-def joined(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    """Return a record of files with those of an earlier one that it does not name."""
+def joined(
+    before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], accepted: Sequence[str] = ()
+) -> list[Mapping[str, str]]:
+    """Return a record of files with those of an earlier one that it does not name.
+
+    But those that are not read any more, where that is one of the `accepted` changes.
+    """
     # What an episode reads may depend on its seed: files elsewhere that share a name stay beside one another.
     loads = [file for file in now if file["read"] == "load"]
     loaded = {file["path"] for file in loads}
@@ -291,6 +296,7 @@ def joined(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]
             for file in kept
             if loaded.isdisjoint([file["path"], _as_seen_here(file)["path"]])
             and not _placed_as(file["path"], loads)
+            and _missed(_as_seen_here(file)) not in accepted
         ),
         *now,
     ]
@@ -324,7 +330,7 @@ def changes(
             # What an episode reads may depend on its seed.
             is_missed = is_whole and file["read"] == "load"
             is_missed &= (Path(file["path"]).name, file["sha256"]) not in is_read
-            changed += [f"{file['path']} is not read any more"] if is_missed else []
+            changed += [_missed(file)] if is_missed else []
         elif file["sha256"] not in others and others - _hashes_of(file, old[file["path"]]):
             changed.append(f"{file['path']} has changed")
     added = dict.fromkeys(
@@ -341,6 +347,10 @@ def _as_seen_here(file: Mapping[str, str]) -> Mapping[str, str]:
     if not place.startswith(folder):
         return file
     return {"path": place.removeprefix(folder), "sha256": file["sha256"], "read": file["read"]}
+
+
+def _missed(file: Mapping[str, str]) -> str:
+    return f"{file['path']} is not read any more"
 
 
 def _facts(file: Mapping[str, str]) -> tuple[str | None, ...]:

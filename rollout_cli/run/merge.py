@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -97,7 +96,7 @@ def merge(
     if not (_are_shards(datasets) or _are_ranges(datasets)):
         return join_datasets(datasets, output, **writing)
     shards = sorted(map(_shard, datasets), key=lambda shard: shard.place)
-    changes = _changes(shards, writing.get("progress") or Progress(), accept_changes=accept_changes)
+    changes, files = _changes(shards, writing.get("progress") or Progress(), accept_changes=accept_changes)
     first, config = shards[0], replace(shards[0].config, shard=None)
     if config.episodes is not None:
         stop = shards[-1].config.run_numbers.stop
@@ -105,7 +104,7 @@ def merge(
     per_worker = config.episodes_per_worker
     settings = DatasetSettings(
         first.dataset.env_spec,
-        [_joined_source(shards, changes, config)],
+        [_joined_source(shards, changes, config) | {"files": files}],
         [worker * per_worker for worker in config.run_numbers] if per_worker else [config.run_numbers.start],
         next_observation=config.next_observation,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
@@ -175,7 +174,6 @@ def _joined_source(
     joined = {**first, "collector": {**first["collector"], **whole}, "changes": changes}
     # As in a run that was resumed, the hashes, and whose they are, are those after all changes.
     joined |= {name: sources[-1][name] for name in ("policy", "env", "env_source", "worker")}
-    joined["files"] = reduce(pins.joined, [source["files"] for source in sources])
     joined["reproducible"] = _verdict(sources, verdict_of_changes(changes))
     if skipped := [source["skipped"] for source in sources if "skipped" in source]:
         episodes = [episode for part in skipped for episode in part["episodes"]]
@@ -185,8 +183,8 @@ def _joined_source(
 
 def _changes(
     shards: Sequence[_Shard], progress: Progress, *, accept_changes: bool
-) -> list[Mapping[str, Any]]:
-    """Return the accepted changes; `UsageError` unless these are all the shards of one run."""
+) -> tuple[list[Mapping[str, Any]], Sequence[Mapping[str, str]]]:
+    """Return the accepted changes and the files; `UsageError` unless these are all the shards of one run."""
     first, *others = shards
     for shard in others:
         if shard.place[1] != first.place[1]:
@@ -229,9 +227,9 @@ def _changes(
                 }
             )
         # What an episode reads, the first shard may not have read; after a change, the next one may go back.
-        files = pins.joined(before.source["files"], shard.source["files"])
+        files = pins.joined(before.source["files"], shard.source["files"], changed)
         before = before._replace(source={**(shard if changed else before).source, "files": files})
-    return changes
+    return changes, before.source["files"]
 
 
 def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:

@@ -182,7 +182,8 @@ class ResumeState:
                 reads may depend on its first episode, so the stored one that ran before may have read others.
         """
         self.accept(*pins.changes(self._files_before, record["files"], is_whole=False)[0])
-        return {"files": pins.joined(self.source.get("files", []), record["files"]), "changes": self.changes}
+        files = pins.joined(self.source.get("files", []), record["files"], self.accepted)
+        return {"files": files, "changes": self.changes}
 
 
 def resume_state(

@@ -257,6 +257,14 @@ def test_a_module_that_was_imported_before_reads_its_files_no_more() -> None:
     assert [] == changes(record, now)[0], "it is resumed a second time, or a third shard is merged"
 
 
+def test_a_file_that_is_not_read_any_more_is_accepted_once() -> None:
+    """The record after that does not have it; one that an episode did not read stays."""
+    before, now = [entry("v", "1"), entry("w", "2"), entry("x", "3", "episode")], [entry("w", "2")]
+    record = joined(before, now, changes(before, now)[0])
+    assert before[2:] + now == record
+    assert [] == changes(record, now)[0]
+
+
 def test_two_files_of_one_name_are_told_apart_by_their_contents() -> None:
     """In any order; one of them that has changed is found."""
     before = [entry("w", "1"), entry("w", "2")]
