@@ -282,7 +282,8 @@ def joined(
     But those that are not read any more, where that is one of the `accepted` changes.
     """
     # What an episode reads may depend on its seed: files elsewhere that share a name stay beside one another.
-    loads = [file for file in now if file["read"] == "load"]
+    known = set(map(_facts, before))
+    loads = [file for file in now if file["read"] == "load" and _facts(file) not in known]
     loaded = {file["path"] for file in loads}
     facts = itemgetter("path", "sha256")
     same = set(map(_facts, now))

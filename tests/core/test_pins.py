@@ -281,6 +281,7 @@ def test_of_files_of_one_name_an_episode_may_read_another() -> None:
     for path in ("w", "data/w"):
         relative, elsewhere = entry(path, "1", "episode"), entry("w", "2") | {"place": "/else/data/w"}
         assert ([], []) == changes([relative, elsewhere], [elsewhere])
+        assert [relative, elsewhere] == joined([relative, elsewhere], [elsewhere])
         assert [f"{path} has changed"] == changes([relative, elsewhere], [elsewhere, entry(path, "2")])[0]
 
 
