@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -36,6 +38,21 @@ class _Disk(FileIO):
 
 
 @contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block; the main thread alone is interrupted."""
+    late: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, lambda number, _: late.append(number)) if is_main else None
+    try:
+        yield
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+        for number in late[:1]:
+            signal.raise_signal(number)
+
+
+@contextmanager
 def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
     """Give a new HDF5 file to write, the export itself or a file in its folder.
 
@@ -56,13 +73,15 @@ def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
         )
     with _Disk(path, "w+") as disk:
         try:
-            with h5py.File(disk, "w") as file:
-                try:
-                    if export.losses:
-                        file.attrs["not_held"] = list(export.losses)
-                    yield file
-                finally:
-                    disk.is_closing = True
+            file = h5py.File(disk, "w")
+            try:
+                if export.losses:
+                    file.attrs["not_held"] = list(export.losses)
+                yield file
+            finally:
+                disk.is_closing = True
+                with _interrupted_later():  # Of an interrupted write h5py raises an AttributeError.
+                    file.close()
         except Exception as error:
             if disk.failure is None and not isinstance(error, RuntimeError):
                 raise

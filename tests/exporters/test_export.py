@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,6 +27,7 @@ from rollout_cli.errors import (
     UnsupportedSpaceError,
     UsageError,
 )
+from rollout_cli.exporters import hdf5
 from rollout_cli.exporters.columns import TIANSHOU
 from rollout_cli.exporters.export import FORMATS, export
 from rollout_cli.exporters.hdf5 import hdf5_file
@@ -201,6 +203,26 @@ def test_a_disk_that_fills_up(form: str, dataset: Path, tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert ["whole.h5"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("form", ["d3rlpy", "d4rl", "robomimic", "tianshou"])
+def test_an_interrupt_while_a_file_is_closed(
+    form: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the export as itself: an exception within a write would become another one of h5py's."""
+    write = hdf5._Disk.write
+
+    def interrupted(disk: Any, data: Any) -> int:
+        if disk.is_closing:
+            monkeypatch.setattr(hdf5._Disk, "write", write)
+            signal.raise_signal(signal.SIGINT)
+        return write(disk, data)
+
+    monkeypatch.setattr(hdf5._Disk, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(rollout_cli.load(dataset), form, tmp_path / "a.h5")
+    assert not list(tmp_path.iterdir())
+    assert signal.default_int_handler is signal.getsignal(signal.SIGINT)
 
 
 def test_too_small_a_disk(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
