@@ -148,7 +148,7 @@ def check(
             "unknown", f"not one step fits into the {KEPT_BYTES >> 20} MB of memory for it", report.scope
         )
     numbers: list[int] = []
-    if len(early.kept) > 1 or early.limit is not None:
+    if int(early.kept[0].numbers[0]) or steps > early.kept[0].n_steps:  # It was not the only one.
         # Each may have been the first one of its worker or row, and be so again: one follows itself.
         chosen.append(min(chosen, key=lambda first: first.n_steps))
     with rebuild(limit) as anew:

@@ -299,13 +299,18 @@ def test_one_episode_follows_itself(seconds: float, ran: list[int]) -> None:
     assert ("no", ran, ran) == (found.status, found.episodes, sampler.ran)
 
 
-def test_an_episode_that_was_the_only_one_follows_none() -> None:
+@pytest.mark.parametrize(
+    ("number", "steps", "ran"),
+    [(0, 5, [0]), (0, 500, [0, 0]), (7, 5, [7, 7])],
+    ids=["the only one", "the only one that is kept", "one of a shard"],
+)
+def test_an_episode_that_was_the_only_one_follows_none(number: int, steps: int, ran: list[int]) -> None:
     """Another run of the seed gives the same, whatever would be carried on to a second one."""
     sampler: Any = FakeSampler(lambda number: episode(number, 5))
     early = EarlyEpisodes()
-    early.keep(episode(0, 5))
-    found = check(sampler, early, sampler.rebuild, steps=5, seconds=0.1, required=False)
-    assert Verdict("yes", episodes=[0]) == found
+    early.keep(episode(number, 5))
+    found = check(sampler, early, sampler.rebuild, steps=steps, seconds=0.1, required=False)
+    assert Verdict("yes", episodes=ran) == found
 
 
 def test_a_difference_is_no() -> None:
