@@ -133,6 +133,16 @@ def test_images_that_stable_baselines3_turns_are_no_other_space(part: str | None
     assert not [*ON_OBJECTS["saved spaces"](worker)]
 
 
+def test_a_space_that_is_no_equal_of_its_copy_is_no_other_space() -> None:
+    """As one of texts of the environment's own, which a policy that was pickled has a copy of."""
+    words: Any = type("Words", (spaces.Text,), {"__eq__": object.__eq__})
+    worker: Any = SimpleNamespace(
+        policy=SimpleNamespace(wrapped=SimpleNamespace(observation_space=words(9))),
+        env_spec=SimpleNamespace(observation_space=words(9)),
+    )
+    assert not [*ON_OBJECTS["saved spaces"](worker)]
+
+
 WRAPPERS = {
     (
         "MaxAndSkipObservation?skip=2",

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from rollout_cli.envs.describe import stack_warnings
-from rollout_cli.episodes.spaces import space_leaves
+from rollout_cli.episodes.spaces import are_alike, space_leaves
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import first_line, reporting
 from rollout_cli.policies.policy import AdaptedPolicy
@@ -161,7 +161,7 @@ def _compared(
     if turns and isinstance(saved, spaces.Box) and saved.low.ndim == 3:  # noqa: PLR2004
         low, high = (np.moveaxis(bound, 0, -1) for bound in (saved.low, saved.high))
         saved = spaces.Box(low, high, dtype=saved.dtype.type) if low.shape == space.shape else saved
-    if saved != space and not _has_same_bounds(saved, space):
+    if not are_alike(saved, space) and not _has_same_bounds(saved, space):
         yield _space_difference(what, saved, space)
 
 
