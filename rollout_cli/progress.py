@@ -105,6 +105,8 @@ class LineProgress(Progress):
     ) -> None:
         self._done = self._before = (steps, episodes)
         self._return_sum, self._began = return_sum, _clock() - seconds
+        most_steps, most_episodes, limit = self._totals
+        self._totals = most_steps, most_episodes, limit and limit + seconds  # Which counts from now.
 
     def update(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0

@@ -61,6 +61,18 @@ def test_what_ran_before_is_in_the_pace(stream: io.StringIO, clock: Clock) -> No
     assert "Env: 100/100 steps, 1 episodes, 25 steps/s, mean return 5, in 0:00:04\n" == stream.getvalue()
 
 
+def test_a_limit_of_time_counts_from_when_the_dataset_is_open(stream: io.StringIO, clock: Clock) -> None:
+    """What workers ran before is no part of it: the run goes on."""
+    progress = LineProgress(stream, every=0.0)
+    progress.start(label="Env", total_steps=None, total_episodes=None, total_seconds=10.0)
+    progress.begin(seconds=4.0)
+    clock.now += 7.0
+    progress.update(episodes=1, steps=110, return_sum=5.0)
+    clock.now += 3.0
+    progress.finish()
+    assert ["ETA 0:00:03", "in 0:00:14"] == [line.split(", ")[-1] for line in stream.getvalue().splitlines()]
+
+
 def test_lines(stream: io.StringIO, clock: Clock) -> None:
     """A line every few seconds, and one at the end; the time of starting workers is not in the pace."""
     progress = LineProgress(stream, every=2.0)

@@ -302,7 +302,7 @@ def test_one_episode_follows_itself(seconds: float, ran: list[int]) -> None:
 @pytest.mark.parametrize(
     ("number", "steps", "ran"),
     [(0, 5, [0]), (0, 500, [0, 0]), (7, 5, [7, 7])],
-    ids=["the only one", "the only one that is kept", "one of a shard"],
+    ids=["the only one", "the only one that is kept", "one more of a resumed run"],
 )
 def test_an_episode_that_was_the_only_one_follows_none(number: int, steps: int, ran: list[int]) -> None:
     """Another run of the seed gives the same, whatever would be carried on to a second one."""
