@@ -282,8 +282,8 @@ def joined(
     But those that are not read any more, where that is one of the `accepted` changes.
     """
     # What an episode reads may depend on its seed: files elsewhere that share a name stay beside one another.
-    known = set(map(_facts, before))
-    loads = [file for file in now if file["read"] == "load" and _facts(file) not in known]
+    stated = set(map(_facts, before))
+    loads = [file for file in now if file["read"] == "load" and _facts(file) not in stated]
     loaded = {file["path"] for file in loads}
     facts = itemgetter("path", "sha256")
     same = set(map(_facts, now))
@@ -317,14 +317,14 @@ def changes(
     old, new = _by_path(before), _by_path(now)
     # One that was relative to another working folder has a longer or a shorter path here.
     was_read, is_read = ({(Path(f["path"]).name, f["sha256"]) for f in files} for files in (before, now))
-    known = set(map(_facts, before))
+    stated = set(map(_facts, before))
     changed = []
     for file in before:
         # One that is as it was is no other content of another file of its name.
         named = [
             other
             for other in new.get(file["path"]) or _placed_as(file["path"], now)
-            if _facts(other) == _facts(file) or _facts(other) not in known
+            if _facts(other) == _facts(file) or _facts(other) not in stated
         ]
         others = _hashes_of(file, named)
         if not others:

@@ -90,7 +90,7 @@ def _replay_source(
 ) -> tuple[list[Replayed], list[str]]:
     """Replay episodes of the run that `source` records, with the options that it had.
 
-    `seen` are the files that runs before it have read, and gets its own: a module is read once in a process.
+    `seen` are the files that runs before it have loaded, and gets its own: a process reads a module once.
     """
     config = CollectConfig(**{**values, **_HERE})
     provenance.check_nothing_cut(config)
@@ -117,7 +117,8 @@ def _replay_source(
         replayed = [_run_again(sampler, dataset, place, only) for place in reversed(places)]
         # What is read in an episode is known by now.
         record = provenance.run_record(sources, sampler.report, surrounding)
-    seen[:] = record["files"] = pins.joined(seen, record["files"])
+    record["files"] = pins.joined(seen, record["files"])
+    seen[:] = [file for file in record["files"] if file["read"] == "load"]
     notices = _changed(source, record, is_whole=True)
     notices += ["the rewards were relabelled, so they are not compared"] if is_relabelled else []
     notices += [

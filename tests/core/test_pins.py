@@ -249,8 +249,8 @@ def test_a_module_that_was_imported_before_reads_its_files_no_more() -> None:
     """In a program that collects twice; where no file tells that, one that is not read any more is refused."""
     before = [entry("mine.py", "1"), entry("w", "2")]
     assert [] == changes(before, [entry("mine.py", "1", "episode")])[0]
-    for now in (entry("mine.py", "1"), entry("other.py", "1", "episode")):
-        assert "w is not read any more" in changes(before, [now])[0]
+    for file in (entry("mine.py", "1"), entry("other.py", "1", "episode")):
+        assert "w is not read any more" in changes(before, [file])[0]
     now = [entry("mine.py", "1", "episode")]
     record = joined(before, now)
     assert sorted(map(str, before)) == sorted(map(str, record))

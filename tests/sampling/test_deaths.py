@@ -574,6 +574,21 @@ def test_a_fork_server_that_is_about_to_end_counts_as_dead() -> None:
         wait_until(lambda: not psutil.pid_exists(worker) or has_ended(psutil.Process(worker)))
 
 
+def test_a_fork_server_that_imports_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a signal came just when a worker had been asked of it, so that no pool knows of that one."""
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(1000)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    server = ForkServer("spawn")
+    server.import_torch()
+    read_end, write_end = os.pipe()
+    server.fork(0, write_end, write_end, write_end)
+    for end in (read_end, write_end):
+        os.close(end)
+    server.close()
+
+
 def has_ended(process: psutil.Process) -> bool:
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)  # Nobody may wait for it now.

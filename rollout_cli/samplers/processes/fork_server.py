@@ -91,7 +91,7 @@ class ForkServer:
                 raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
             undo.pop_all()
         self._owner = os.getpid()
-        self._is_needed = False
+        self.has_forked = False  # Whether it has reported a worker; who reads that report says so.
 
     @property
     def is_usable(self) -> bool:
@@ -113,7 +113,6 @@ class ForkServer:
 
         RECORDs of what becomes of it go to the writing end of a pipe, `status`.
         """
-        self._is_needed = True
         # A server that has just died is noticed by the pipe, which then closes.
         with contextlib.suppress(ConnectionError):
             socket.send_fds(self._control, [_REQUEST.pack(worker_id)], [channel, box, status])
@@ -133,7 +132,7 @@ class ForkServer:
         """End the server, and with it all its workers."""
         self._control.close()
         if self._owner == os.getpid():
-            if not self._is_needed:  # A program that ends early does not wait for its imports.
+            if not self.has_forked:  # A program that ends early does not wait for its imports.
                 self._process.kill()
             self._process.wait()
 

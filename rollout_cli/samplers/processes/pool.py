@@ -70,7 +70,7 @@ class _Process:
             self.server.abandon()
         kind, value = RECORD.unpack(data) if data else (Status.LOST, 0)
         if kind == Status.FORKED:
-            self.pid = value
+            self.pid, self.server.has_forked = value, True
         else:
             self.end = Status(kind), value
 
