@@ -8,6 +8,7 @@ import json
 import os
 import re
 import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -26,7 +27,7 @@ import pytest
 from rollout_cli import Episodes, MinTimesteps, Supervision
 from rollout_cli.envs.updates import NewEnvUpdate
 from rollout_cli.episodes.batch import EpisodeBatch
-from rollout_cli.errors import EnvError, UserCodeError, WorkerError
+from rollout_cli.errors import EnvError, InterruptedRunError, UserCodeError, WorkerError
 from rollout_cli.samplers.messages import Start, Started, Update
 from rollout_cli.samplers.pool import Died
 from rollout_cli.samplers.processes import pool
@@ -587,6 +588,26 @@ def test_a_fork_server_that_imports_is_not_waited_for(
     for end in (read_end, write_end):
         os.close(end)
     server.close()
+
+
+@pytest.mark.parametrize("n_registered", [0, 1])
+def test_a_signal_while_a_worker_is_started(n_registered: int) -> None:
+    """The pool can be closed, whatever was done of it, and the worker ends."""
+
+    class Interrupted(selectors.DefaultSelector):
+        def register(self, *args: Any) -> selectors.SelectorKey:
+            if len(self.get_map()) == n_registered:
+                raise InterruptedRunError("the run was ended by SIGINT")
+            return super().register(*args)
+
+    with contextlib.closing(
+        ProcessPool(WorkerFactory(seed=5), ["worker:0"], "forkserver", Supervision())
+    ) as processes:
+        processes._selector.close()
+        processes._selector = Interrupted()
+        with pytest.raises(InterruptedRunError):
+            processes.start(0)
+    assert [] == workers_below_us()
 
 
 def has_ended(process: psutil.Process) -> bool:

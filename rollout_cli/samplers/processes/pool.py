@@ -181,7 +181,8 @@ class ProcessPool:
             process.channel.flush_nowait()
         # `wait` returns when the socket takes more of what is unsent.
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.channel.unsent_bytes else 0)
-        if events != self._selector.get_key(process.channel).events:
+        key = self._selector.get_map().get(process.channel)  # None where a signal has cut `start` off.
+        if key is not None and events != key.events:
             self._selector.modify(process.channel, events, process)
 
     def _messages(self, process: _Process, limit: int | None) -> Iterator[ToSampler]:
