@@ -124,13 +124,7 @@ class EarlyEpisodes:
 
 
 def check(
-    sampler: Sampler,
-    early: EarlyEpisodes,
-    rebuild: Rebuild,
-    *,
-    steps: int,
-    seconds: float,
-    required: bool,
+    sampler: Sampler, early: EarlyEpisodes, rebuild: Rebuild, *, steps: int, seconds: float, required: bool
 ) -> Verdict:
     """Run a few early episodes again in a new worker, and return the verdict; the run's data stay untouched.
 
@@ -148,7 +142,7 @@ def check(
             "unknown", f"not one step fits into the {KEPT_BYTES >> 20} MB of memory for it", report.scope
         )
     numbers: list[int] = []
-    if int(early.kept[0].numbers[0]) or steps > early.kept[0].n_steps:  # It was not the only one.
+    if int(early.kept[0].numbers[0]) or steps > early.kept[0].n_steps:  # It was not the run's only one.
         # Each may have been the first one of its worker or row, and be so again: one follows itself.
         chosen.append(min(chosen, key=lambda first: first.n_steps))
     with rebuild(limit) as anew:
@@ -162,10 +156,8 @@ def check(
                     status, f"episode {number} could not be run again: {error.message}", report.scope
                 )
             numbers.append(number)
-            if (
-                replace(anew.env_spec, max_episode_length=sampler.env_spec.max_episode_length)
-                != sampler.env_spec
-            ):
+            spec = replace(anew.env_spec, max_episode_length=sampler.env_spec.max_episode_length)
+            if spec != sampler.env_spec:  # Its limit may be a lower one.
                 reason = "the environment has other spaces when it is built again"
                 return Verdict("no", reason, report.scope, numbers)
             difference = _difference(sampler.env_spec, first, again)
