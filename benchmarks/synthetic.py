@@ -5,6 +5,7 @@ Everything else is the product's own: processes, leases, channels, order, datase
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -54,7 +55,7 @@ class SyntheticWorker(DefaultWorker):
         """Return whether a number waits."""
         return bool(self._numbers_left)
 
-    def advance(self, deadline: float) -> None:
+    def advance(self, deadline: float, enough: float = math.inf) -> None:
         """Finish as many numbers as go into one message."""
         del deadline
         while self._numbers_left and len(self._numbers) < self._group:

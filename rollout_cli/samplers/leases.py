@@ -11,8 +11,8 @@ from typing import NamedTuple
 from rollout_cli.samplers.messages import Lease
 from rollout_cli.samplers.plan import NO_END, PlanState, without
 
-LAST_SECONDS = 0.01
-"""How much work the smallest of the last leases holds: many times what it takes to ask for another one."""
+LAST_SECONDS = 0.05
+"""How much work the smallest of the last leases holds: as long as an ended episode may wait to be sent."""
 
 MEMORY_SECONDS = 0.5
 """How far back a worker's pace is measured."""
@@ -28,7 +28,7 @@ class LeaseSize(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Pace:
+class Pace:
     """Episodes a second, over the last `MEMORY_SECONDS` or so.
 
     Episodes and seconds are summed apart, each fading with time: of two messages that are read in one go the
@@ -53,7 +53,8 @@ class _Pace:
 class Leases:
     """The account of one call's leases; times are seconds on any one clock.
 
-    `block` is the least number of episodes worth leasing (a worker's number of environments).
+    `block` is the least number of episodes worth leasing (a worker's number of environments). `paces` are those
+    of an earlier call, by worker.
     """
 
     def __init__(
@@ -63,10 +64,11 @@ class Leases:
         n_workers: int,
         size: LeaseSize | None = None,
         block: int = 1,
+        paces: Sequence[Pace] = (),
         now: float = 0.0,
     ) -> None:
         self._plan, self._size, self._block = plan, size or LeaseSize(), block
-        self._paces = [_Pace(now) for _ in range(n_workers)]
+        self.paces = [*paces, *(Pace(now) for _ in range(n_workers - len(paces)))]
         # By worker, the numbers that it was leased and that did not end: rising ranges.
         self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
         # How many these are, by worker and together: a thousand workers' cannot be counted for each lease.
@@ -85,11 +87,11 @@ class Leases:
 
     def began(self, worker: int, now: float) -> None:
         """Note that the worker began to run episodes."""
-        self._paces[worker].since = now
+        self.paces[worker].since = now
 
     def finished(self, worker: int, runs: Sequence[range], now: float) -> None:
         """Note that episodes of the worker's ended: ranges without gaps, rising."""
-        self._paces[worker].add(sum(map(len, runs)), now)
+        self.paces[worker].add(sum(map(len, runs)), now)
         self.remove(worker, runs)
 
     def lease(self, worker: int, *, buffer_is_full: bool) -> Lease:
@@ -100,7 +102,8 @@ class Leases:
                 number = self._isolated[worker].pop(0)
                 lease = [range(number, number + 1)]
         elif count := self._wanted(worker, buffer_is_full=buffer_is_full):
-            lease = self._plan.free(worker).lease(count)
+            left = self._plan.still_needed(self._n_in_flight)
+            lease = self._plan.free(worker).lease(count, NO_END if left is None else left)
         if lease:
             self._set(worker, sorted([*self.in_flight[worker], *lease], key=attrgetter("start")))
         return tuple(lease)
@@ -108,7 +111,7 @@ class Leases:
     def _wanted(self, worker: int, *, buffer_is_full: bool) -> int:
         """Return how many numbers the worker should get now."""
         has = self.count(worker)
-        size = min(MAX_LEASE, max(self._block, self._paces[worker].episodes_in(self._size.seconds)))
+        size = min(MAX_LEASE, max(self._block, self.paces[worker].episodes_in(self._size.seconds)))
         count = 0
         if has <= (self._size.ahead - 1) * size:
             # What came back lies below what others run: it must run first, or the buffer could never drain.
@@ -119,13 +122,15 @@ class Leases:
         return count
 
     def _share(self, worker: int, has: int) -> int:
-        """Return how many numbers are half of the worker's equal share of the rest: so all end together."""
+        """Return the worker's equal share of the rest, or half of it if that takes long: so all end together."""
         n_workers, in_flight = len(self.in_flight), self._n_in_flight
         left = self._plan.still_needed(in_flight)
         if left is None:
             return MAX_LEASE * self._size.ahead
-        fair = -(-(left + in_flight) // (2 * n_workers))
-        return min(left, max(0, max(fair, self._paces[worker].episodes_in(LAST_SECONDS), 1) - has))
+        fair = -(-(left + in_flight) // n_workers)
+        if n_workers > 1:
+            fair = max(-(-fair // 2), min(fair, self.paces[worker].episodes_in(LAST_SECONDS)), 1)
+        return min(left, max(0, fair - has))
 
     def _must_run_next(self, worker: int, *, buffer_is_full: bool) -> bool:
         """Return whether the worker's next number is the lowest missing one, without which nothing ends."""

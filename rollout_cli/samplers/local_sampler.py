@@ -35,7 +35,7 @@ class LocalSampler(Sampler):
         UsageError: If a time-out is asked for: nobody could end a step of this process.
     """
 
-    _lease_size = LeaseSize(seconds=TURN_SECONDS, ahead=1)
+    _lease_size = LeaseSize(seconds=1.0, ahead=3)
     _is_parallel: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -29,6 +29,9 @@ from rollout_cli.workers.values import WorkerReport
 
 _OURS = Path(rollout_cli.__file__).parent
 
+FLUSH_ROWS = 1 << 16
+"""Finished episodes with this many rows are always sent at once."""
+
 Lease = tuple[range, ...]
 """Episode numbers that a worker is to run: rising ranges that are not empty."""
 
@@ -51,15 +54,20 @@ class Start:
     lease: Lease = ()
     stride: int = 1  # The step from one of the worker's numbers to the next, where it owns every m-th number.
     salt: tuple[int, ...] = ()  # No other `Start` of this worker, in a run and those that resume it, has it.
+    due_rows: int = FLUSH_ROWS  # See `Continue`.
     rebuild: bool = False  # Whether the worker first gives up what it has built; the updates are then all.
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Run more numbers, and drop those above `last_needed`, where it is known."""
+    """Run more numbers, and drop those above `last_needed`, if it is known.
+
+    Finished episodes with `due_rows` rows are sent at once: they may end the plan.
+    """
 
     lease: Lease = ()
     last_needed: int | None = None
+    due_rows: int = FLUSH_ROWS
 
 
 @dataclass(frozen=True, slots=True)

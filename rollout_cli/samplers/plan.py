@@ -5,6 +5,7 @@ Numbers are handled as ranges, so that thousands of short episodes cost what one
 
 from __future__ import annotations
 
+import math
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,11 @@ from rollout_cli.errors import ArgumentError, UsageError
 
 NO_END = sys.maxsize
 """One past the last number, where the numbers have no end."""
+
+MOST_REMEMBERED = 16
+"""How many episodes the lengths of earlier calls count for."""
+
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +134,45 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
     return MinTimesteps(plan.timesteps - steps, next_number, plan.stop, kept)
 
 
+@dataclass(slots=True)
+class LengthEstimate:
+    """Mean and spread of the lengths of ended episodes, which estimate those to come."""
+
+    episodes: float = 0.0
+    steps: float = 0.0
+    squares: float = 0.0  # The sum of the squared lengths.
+
+    def add(self, lengths: Array) -> None:
+        """Count ended episodes, int64 (N,)."""
+        floats = lengths.astype(np.float64)
+        self.episodes += len(floats)
+        self.steps += float(floats.sum())
+        self.squares += float(floats @ floats)
+
+    def fade(self) -> None:
+        """Let what is known weigh `MOST_REMEMBERED` episodes at most: a new policy has other lengths."""
+        weight = min(1.0, MOST_REMEMBERED / max(1.0, self.episodes))
+        self.episodes *= weight
+        self.steps *= weight
+        self.squares *= weight
+
+    def episodes_for(self, steps: int) -> int | None:
+        """Return how many episodes reach `steps` in five of six cases; None before any episode ended."""
+        if not self.steps:
+            return None
+        mean = self.steps / self.episodes
+        variance = max(0.0, self.squares / self.episodes - mean * mean)
+        count = max(0, steps) / mean
+        # Rounding must not add an episode if all have one length.
+        return math.ceil(count + math.sqrt(count * variance) / mean - ROUNDING)
+
+
 class PlanState:
     """A plan under way. Each number that `free(worker)` leases is later completed once, or released again.
 
     None is the plan of nothing, which is done from the beginning. Where policies or environments differ
     `by_worker`, number i belongs to worker i % n_workers. Leases are whole blocks of `block` (a worker's
-    number of environments).
+    number of environments). `lengths` are those of earlier calls; this plan's are added.
 
     Attributes:
         firsts: By partition, its first number.
@@ -143,8 +182,17 @@ class PlanState:
         is_shared: Whether any worker may run any number.
     """
 
-    def __init__(self, plan: Plan | None, *, n_workers: int, by_worker: bool = False, block: int = 1) -> None:
+    def __init__(
+        self,
+        plan: Plan | None,
+        *,
+        n_workers: int,
+        by_worker: bool = False,
+        block: int = 1,
+        lengths: LengthEstimate | None = None,
+    ) -> None:
         self._prefixes: list[_Prefix] = []
+        lengths = lengths or LengthEstimate()
         self._first = self._size = 0  # Of the first partition and of each, where there are several.
         self.stride = n_workers if by_worker else 1
         match plan:
@@ -159,9 +207,11 @@ class PlanState:
                 self.stops = [start + episodes for start in starts]
             case _:
                 if plan.kept:
-                    self._prefixes.append(_Prefix(plan.kept, plan.first, counts_episodes=True))
+                    self._prefixes.append(
+                        _Prefix(plan.kept, plan.first, LengthEstimate(), counts_episodes=True)
+                    )
                 if plan.timesteps:
-                    self._prefixes.append(_Prefix(plan.timesteps, plan.first))
+                    self._prefixes.append(_Prefix(plan.timesteps, plan.first, lengths))
                 self.firsts, self.stops = [plan.first], [plan.stop]
         bounds = list(zip(self.firsts, self.stops, strict=True))
         self._missing = sum(stop - first for first, stop in bounds)
@@ -196,8 +246,14 @@ class PlanState:
         if ends:
             self.stops[0], self._missing, self._prefixes = min(ends), 0, []
 
+    @property
+    def missing_steps(self) -> int | None:
+        """Return how many steps the plan lacks by what has ended; None if no number of steps ends it."""
+        missing = [prefix.missing_steps for prefix in self._prefixes if not prefix.counts_episodes]
+        return missing[0] if missing else None
+
     def still_needed(self, in_flight: int) -> int | None:
-        """Return about how many more numbers to lease while `in_flight` run; None for all that are left."""
+        """Return about how many more numbers to lease while `in_flight` run; None if unknown."""
         if not self.is_shared:
             return None  # The numbers of one worker say nothing of how many another one must run.
         missing = self._missing
@@ -214,19 +270,20 @@ class _Prefix:
     The lengths become known in any order. Where it `counts_episodes`, each that has a length counts 1.
     """
 
-    def __init__(self, target: int, first: int, *, counts_episodes: bool = False) -> None:
-        self._counts_episodes = counts_episodes
-        self._target = self._missing = target
+    def __init__(
+        self, target: int, first: int, estimate: LengthEstimate, *, counts_episodes: bool = False
+    ) -> None:
+        self.counts_episodes, self._estimate = counts_episodes, estimate
+        self.missing_steps = self._missing = target  # Of all known lengths, and of those without a gap.
         self._next = first  # The lowest number of unknown length; `_missing` steps come from there on.
         self._ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
-        self._episodes = self._steps = 0  # All that are known.
 
     def add(self, numbers: range, lengths: Array) -> int | None:
         """Take lengths, int64 (N,), which nobody may change later; return one past the last, if known."""
-        lengths = (lengths > 0).astype(np.int64) if self._counts_episodes else lengths
+        lengths = (lengths > 0).astype(np.int64) if self.counts_episodes else lengths
         self._ahead[numbers.start] = lengths
-        self._episodes += len(numbers)
-        self._steps += int(lengths.sum())
+        self._estimate.add(lengths)
+        self.missing_steps -= int(lengths.sum())
         while (run := self._ahead.pop(self._next, None)) is not None:
             sums = np.cumsum(run)
             if sums[-1] >= self._missing:
@@ -237,8 +294,8 @@ class _Prefix:
         return None
 
     def n_missing(self) -> int | None:
-        """Return about how many more episodes reach the target, by the mean length; None if unknown."""
-        return -(-(self._target - self._steps) * self._episodes // self._steps) if self._steps else None
+        """Return about how many more episodes reach the target, with a margin; None if unknown."""
+        return self._estimate.episodes_for(self.missing_steps)
 
 
 class FreeNumbers:
@@ -263,8 +320,8 @@ class FreeNumbers:
             return self._released[0].start
         return self._next if self._next < self._stop else NO_END
 
-    def lease(self, count: int) -> list[range]:
-        """Lease up to `count` numbers (rounded up to whole blocks), released ones first."""
+    def lease(self, count: int, most: int = NO_END) -> list[range]:
+        """Lease up to `count` numbers, released ones first; in whole blocks, if these are at most `most`."""
         released, leased = self._released, []
         while count > 0 and released:
             run = released.pop(0)
@@ -273,7 +330,9 @@ class FreeNumbers:
             leased.append(run[:count])
             count -= len(leased[-1])
         if count > 0:
-            size = -(-count // self._block) * self._block - (self._next // self._stride) % self._block
+            offset = (self._next // self._stride) % self._block
+            size = -(-(count + offset) // self._block) * self._block - offset
+            size = min(size, max(count, most))
             stop = min(self._next + size * self._stride, self._stop)
             fresh = range(self._next, stop, self._stride)
             self._next += len(fresh) * self._stride

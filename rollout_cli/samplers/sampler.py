@@ -24,9 +24,9 @@ from rollout_cli.errors import (
     UserCodeError,
 )
 from rollout_cli.progress import shown
-from rollout_cli.samplers.leases import LeaseSize
+from rollout_cli.samplers.leases import LeaseSize, Pace
 from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
-from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan
+from rollout_cli.samplers.plan import EpisodesPerWorker, LengthEstimate, MinTimesteps, Plan
 from rollout_cli.samplers.pool import Pool, SegmentRunner, Warn
 from rollout_cli.samplers.reorder import MOST_BYTES
 from rollout_cli.samplers.sampler_machine import Fail, Instruction, SamplerMachine, Send, StartWorker
@@ -105,6 +105,8 @@ class Sampler:
         self._env_spec: EnvSpec | None = None
         self._stops = StopRequests()
         self._report: WorkerReport | None = None
+        self._lengths = LengthEstimate()
+        self._paces: Sequence[Pace] = ()
         self.skipped: dict[int, str] = {}
         self._generation = self.n_started = self.next_number = 0
         self.total_env_steps = self.dropped_episodes = 0
@@ -298,6 +300,7 @@ class Sampler:
             self._pool, self.n_started = self._make_pool(), 0
             self._supervisor = Supervisor(self._supervision, self.seed)
         self._generation += 1
+        self._lengths.fade()
         self._starting = self._failure = None
         self.dropped_episodes, self.skipped = 0, {}
         call = SamplerMachine(
@@ -312,9 +315,11 @@ class Sampler:
             lease_size=self._lease_size,
             most_bytes=self._buffer_bytes,
             first_number=self.next_number,
+            lengths=self._lengths,
+            paces=self._paces,
             now=_clock(),
         )
-        self.n_started = call.n_workers
+        self.n_started, self._paces = call.n_workers, call.paces
         with self._shut_down_on_error(call):
             self._execute(call.begin(changes))
         return call

@@ -15,8 +15,9 @@ import numpy as np
 
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import RolloutError
-from rollout_cli.samplers.leases import Leases, LeaseSize
+from rollout_cli.samplers.leases import Leases, LeaseSize, Pace
 from rollout_cli.samplers.messages import (
+    FLUSH_ROWS,
     Batch,
     Continue,
     Failed,
@@ -27,7 +28,7 @@ from rollout_cli.samplers.messages import (
     ToWorker,
     Update,
 )
-from rollout_cli.samplers.plan import Plan, PlanState, contiguous_ranges
+from rollout_cli.samplers.plan import LengthEstimate, Plan, PlanState, contiguous_ranges
 from rollout_cli.samplers.pool import Died, Event, Warn
 from rollout_cli.samplers.reorder import MOST_BYTES, ReorderBuffer
 from rollout_cli.samplers.supervision import Decision, Supervisor
@@ -77,6 +78,8 @@ class SamplerMachine:
         lease_size: How far ahead of its need a worker is leased numbers.
         most_bytes: How much the episodes may hold that wait for one before them.
         first_number: Of the call; one that resumes an earlier run has a higher one.
+        lengths: Of the episodes of earlier calls; this call's are added.
+        paces: Of the workers in an earlier call.
         now: The time, in seconds on any one clock.
 
     Attributes:
@@ -98,16 +101,23 @@ class SamplerMachine:
         lease_size: LeaseSize | None = None,
         most_bytes: int = MOST_BYTES,
         first_number: int = 0,
+        lengths: LengthEstimate | None = None,
+        paces: Sequence[Pace] = (),
         now: float = 0.0,
     ) -> None:
         self.generation, self.plan = generation, plan
         self._updates, self._supervisor, self._first_number = updates, supervisor, first_number
-        self._plan = PlanState(plan, n_workers=n_workers, by_worker=updates.by_worker, block=block)
+        self._plan = PlanState(
+            plan, n_workers=n_workers, by_worker=updates.by_worker, block=block, lengths=lengths
+        )
         self.buffer = ReorderBuffer(self._plan, most_bytes)
         self._n_running = n_running
         # One that was started for an earlier call takes part in each later one, so that it misses no update.
         self.n_workers = max(n_running, n_workers if is_parallel or not self._plan.is_shared else 1)
-        self._leases = Leases(self._plan, n_workers=self.n_workers, size=lease_size, block=block, now=now)
+        self._leases = Leases(
+            self._plan, n_workers=self.n_workers, size=lease_size, block=block, paces=paces, now=now
+        )
+        self._due_rows = dict.fromkeys(range(self.n_workers), FLUSH_ROWS)  # As each worker was told.
         self._skipped: dict[int, str] = {}  # By number, why an episode is left out.
         # Whether it was asked to end early, or has failed: no more numbers are leased.
         self._is_ending = False
@@ -135,7 +145,9 @@ class SamplerMachine:
             updates = self._updates.history(worker) if is_new else tuple(changed)
             lease = self._leases.lease(worker, buffer_is_full=False)
             salt = (self.generation, self._first_number)
-            start = Start(self.generation, updates, lease, self._plan.stride, salt, rebuild=is_new)
+            start = Start(
+                self.generation, updates, lease, self._plan.stride, salt, self._due(worker), rebuild=is_new
+            )
             instructions.append(Send(worker, start))
         return instructions
 
@@ -192,6 +204,11 @@ class SamplerMachine:
     def end(self) -> list[Instruction]:
         """End the call: every worker that has numbers stops."""
         return [Send(worker, Stop()) for worker, runs in enumerate(self._leases.in_flight) if runs]
+
+    @property
+    def paces(self) -> list[Pace]:
+        """How fast each worker runs episodes, for the next call."""
+        return self._leases.paces
 
     # -- results -----------------------------------------------------------------------------------
 
@@ -268,12 +285,26 @@ class SamplerMachine:
             return [*instructions, Fail(decision.error)]
         self._n_rebuilt += 1
         history, salt = self._updates.history(worker), (self.generation, self._first_number, self._n_rebuilt)
-        start = Start(self.generation, history, (), self._plan.stride, salt, rebuild=True)
+        start = Start(self.generation, history, (), self._plan.stride, salt, self._due(worker), rebuild=True)
         return [*instructions, *first, Send(worker, start)]
 
     def _lease(self, worker: int) -> list[Instruction]:
         """Lease a worker more numbers, if it is ready for them."""
         if self._is_ending or worker not in self._ready:
             return []
+        before = self._due_rows[worker]
         lease = self._leases.lease(worker, buffer_is_full=self.buffer.is_full)
-        return [Send(worker, Continue(lease))] if lease else []
+        if not lease and self._due(worker) * 2 > before:
+            self._due_rows[worker] = before
+            return []
+        return [Send(worker, Continue(lease, None, self._due(worker)))]
+
+    def _due(self, worker: int) -> int:
+        """Return how many finished rows a worker is to send at once: half of its share of the missing ones.
+
+        So estimates improve while a short call runs, and its end is noticed as soon as it is reached.
+        """
+        missing = self._plan.missing_steps
+        if missing is not None:
+            self._due_rows[worker] = min(FLUSH_ROWS, max(1, missing // (2 * self.n_workers)))
+        return self._due_rows[worker]

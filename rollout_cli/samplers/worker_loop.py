@@ -16,6 +16,7 @@ from rollout_cli.loading import first_line, is_interrupt, reporting, traceback_t
 from rollout_cli.pins import FileWatch, PinRules, hashed
 from rollout_cli.samplers.keep import Judge
 from rollout_cli.samplers.messages import (
+    FLUSH_ROWS,
     Batch,
     Continue,
     Exit,
@@ -40,9 +41,8 @@ TURN_SECONDS = 0.004
 FLUSH_SECONDS = 0.05
 """How long a finished episode waits at most for others to be sent with it."""
 
-FLUSH_ROWS = 1 << 16
 FLUSH_BYTES = 4 << 20
-"""Finished episodes of so many rows or bytes are sent at once."""
+"""Finished episodes with this many bytes are sent at once; of rows, the sampler says how many."""
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.perf_counter
@@ -83,6 +83,7 @@ class WorkerLoop:
         self._generation = 0
         self._failed = False
         self._flush_at = 0.0
+        self._due_rows = FLUSH_ROWS
         self._left = (0, 0)  # Rows and bytes that the last look left behind: a lower number still runs.
         self._messages: list[ToSampler] = []
 
@@ -146,7 +147,8 @@ class WorkerLoop:
                 self.ended = True
             case Start() if command.rebuild or not self._failed:
                 self._start(command)
-            case Continue(lease, last_needed) if worker is not None:
+            case Continue(lease, last_needed, due_rows) if worker is not None:
+                self._due_rows = due_rows
                 if last_needed is not None:
                     worker.retract(above=last_needed)
                 worker.assign(lease)
@@ -156,7 +158,7 @@ class WorkerLoop:
                 pass  # It crossed the report of a failure, by which all numbers are given back.
 
     def _start(self, start: Start) -> None:
-        self._generation, self._failed = start.generation, False
+        self._generation, self._failed, self._due_rows = start.generation, False, start.due_rows
         if start.rebuild:
             self.close()  # After a failure nobody knows what state it is in.
         is_new = self._worker is None
@@ -197,7 +199,7 @@ class WorkerLoop:
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
             self._box.begin_turn()
-            worker.advance(_clock() + self._turn_seconds)
+            worker.advance(_clock() + self._turn_seconds, max(self._left[0] + 1, self._due_rows))
         if self._is_due(worker):
             self._send_finished(worker, everything=not worker.has_work)
 
@@ -209,6 +211,7 @@ class WorkerLoop:
         return (
             not worker.has_work
             or rows - self._left[0] >= FLUSH_ROWS
+            or (rows > self._left[0] and rows >= self._due_rows)
             or worker.finished_bytes - self._left[1] >= FLUSH_BYTES
             or (rows > 0 and now >= self._flush_at)
         )

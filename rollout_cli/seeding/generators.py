@@ -112,6 +112,7 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
     """
     holders: list[Any] = []
     waiting = deque([root])
+    spaces_of: dict[type, tuple[Any, ...]] = {}
     limit = len(seen) + MAX_OBJECTS
     while waiting and len(seen) < limit:
         item = waiting.popleft()
@@ -128,16 +129,22 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
                 if id(generator := item.np_random) not in seen:
                     seen[id(generator)] = generator
                     holders.append(item)
-        waiting.extend(islice(_children(item), MAX_OBJECTS - len(waiting)))
+        if type(item) not in spaces_of:
+            spaces_of[type(item)] = _class_spaces(type(item))
+        waiting.extend(islice(_children(item, spaces_of[type(item)]), MAX_OBJECTS - len(waiting)))
     return holders
 
 
-def _children(item: Any) -> Iterable[Any]:
+def _children(item: Any, class_spaces: tuple[Any, ...]) -> Iterable[Any]:
     if type(item) is types.FunctionType:  # Not its globals, which lead to everything that is loaded.
         return vars(item), item.__closure__, item.__defaults__, item.__kwdefaults__
-    # Environments often have their spaces as attributes of the class.
-    shared = (member for owner in type(item).__mro__[:-1] for member in list(vars(owner).values()))
-    return (*gc.get_referents(item), *(member for member in shared if _is_kind(member, (gymnasium.Space,))))
+    return (*gc.get_referents(item), *class_spaces)
+
+
+def _class_spaces(kind: type) -> tuple[Any, ...]:
+    """Return the spaces that are attributes of a class, as environments often have theirs."""
+    members = (member for owner in kind.__mro__[:-1] for member in list(vars(owner).values()))
+    return tuple(member for member in members if _is_kind(member, (gymnasium.Space,)))
 
 
 def _seed(generator: Any, root: int, number: int | str, stream: str) -> None:

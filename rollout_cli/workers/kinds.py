@@ -13,10 +13,10 @@ from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
 from rollout_cli.errors import ArgumentError, EnvLoadError
+from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
 from rollout_cli.workers.native.engine import NativeEngine
 from rollout_cli.workers.native.rows import NativeRows
-from rollout_cli.workers.row_queues import RowQueues
 from rollout_cli.workers.rows.in_turn import RowsInTurn, TrialRows
 from rollout_cli.workers.rows.together import RowsTogether
 from rollout_cli.workers.worker import Engine, Setting, Worker
@@ -66,10 +66,10 @@ class DefaultWorker(Worker):
 class VecWorker(DefaultWorker):
     """Runs one policy in `n_envs` rows at once.
 
-    Number i runs in row i % n_envs, under every policy. With rows that are reset from outside, an episode is
-    a function of its number and `n_envs`; for policies whose rows do not influence each other it is the very
-    episode that a DefaultWorker runs. With `sync`, the rows of a policy that acts on one observation take
-    turns, an episode each.
+    Number i runs in row i % n_envs, or in any free row if the policy acts alike in all of them. With rows
+    that are reset from outside, an episode is a function of its number and `n_envs`; for policies whose rows
+    do not influence each other it is the very episode that a DefaultWorker runs. With `sync`, the rows of a
+    policy that acts on one observation take turns, an episode each.
 
     A subclass may override `reset_env` and `step_env` with `sync`; samplers refuse one that overrides more of
     what `DefaultWorker` lists.
@@ -103,6 +103,7 @@ class VecWorker(DefaultWorker):
             )
         self._n_envs, self._is_native = n_envs, vectorization == "native"
         self._native: NativeRows | None = None
+        self._rows_differ = False  # Whether rows ever got environments of their own.
         super().__init__(fresh_env=fresh_env, **common)
 
     @classmethod
@@ -132,6 +133,7 @@ class VecWorker(DefaultWorker):
             check_env(
                 update, gymnasium.Env, hint="vector environments need vectorization='native'", or_update=True
             )
+        self._rows_differ = self._rows_differ or isinstance(env_update, list)
         self._update_rows(one_for_each(env_update, self._n_envs))
 
     def _update_native(self, env_update: Any) -> None:
@@ -144,10 +146,13 @@ class VecWorker(DefaultWorker):
         )
         rows = NativeRows(env, self._n_envs, self._seed)
         self._envs, self._native = [env], rows
-        waiting, self._queue = self._queue.numbers, RowQueues(1 if rows.resets_itself else self._n_envs)
-        self._queue.add(waiting, self.number_stride)
         rows.check_limit(self._limit)
         self._take_spec(env_spec_of(env, self._limit))
+
+    def _n_queues(self, policy: AdaptedPolicy) -> int:
+        if self._native is not None:
+            return 1 if self._native.resets_itself else self._n_envs
+        return 1 if policy.row_wise and not self._rows_differ else self._n_envs
 
     def _new_engine(self, setting: Setting) -> Engine:
         if self._native is None:

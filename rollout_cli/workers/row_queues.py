@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
+from typing import Self
 
 from rollout_cli.workers.values import NO_NUMBER
 
@@ -11,13 +12,21 @@ from rollout_cli.workers.values import NO_NUMBER
 class RowQueues:
     """Queues of numbers; row j takes the lowest of queue j % n_queues.
 
-    With a queue for each row, number i runs in row i % n_rows, under every policy. With one queue, the next
-    row to begin takes the lowest number, so that no row lags behind: for environments that reset their rows
-    themselves, whose episodes cannot be repeated anyway.
+    With a queue for each row, number i runs in row i % n_rows: the last bits of a network's output may depend
+    on the row. With one queue, the next free row takes the lowest number, so that no row lags behind: for
+    policies that act alike in every row, and for environments that reset their rows themselves.
     """
 
     def __init__(self, n_queues: int) -> None:
         self._queues: list[list[int]] = [[] for _ in range(n_queues)]  # Each falls: its end is taken first.
+
+    def resized(self, n_queues: int, stride: int) -> Self:
+        """Return these queues if they are `n_queues`, else as many new ones with the same numbers."""
+        if n_queues == len(self._queues):
+            return self
+        queues = type(self)(n_queues)
+        queues.add(chain(*self._queues), stride)
+        return queues
 
     def __bool__(self) -> bool:
         return any(self._queues)
@@ -29,11 +38,6 @@ class RowQueues:
             queues[number // stride % count].append(number)
         for queue in queues:
             queue.sort(reverse=True)
-
-    @property
-    def numbers(self) -> list[int]:
-        """All that wait."""
-        return list(chain(*self._queues))
 
     def drop_above(self, last: int) -> None:
         """Drop the numbers that are higher than `last`."""

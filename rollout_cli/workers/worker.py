@@ -80,14 +80,23 @@ class Engine(Protocol):
     def running_numbers(self) -> tuple[int, ...]:
         """The numbers of the episodes that run."""
 
+    def use_policy(self, policy: AdaptedPolicy) -> None:
+        """Run the next episodes with `policy`: new parameters, or another policy of the same form.
+
+        No episode runs. The environments did not change, so they are not searched for generators again.
+        """
+
     def begin(self) -> None:
         """Begin waiting numbers, each in its row: one where rows take turns, else in all free rows."""
 
     def step(self) -> bool:
         """Take one step of all rows, or of one where they take turns; return whether an episode ended."""
 
-    def run(self, deadline: float) -> None:
-        """Run until the workers' clock passes `deadline`, or nothing is left; at least one step."""
+    def run(self, deadline: float, enough: float) -> None:
+        """Run until the workers' clock passes `deadline`, `enough` rows have ended, or nothing is left.
+
+        It takes at least one step.
+        """
 
     def fail(self, error: BaseException) -> None:
         """Give up all episodes that run, and raise the UserCodeError that says whose step it was.
@@ -157,6 +166,7 @@ class Worker(abc.ABC):
         self._envs: list[Any] = []  # One a row, or the vector environment.
         self._env_spec: EnvSpec | None = None
         self._engine: Engine | None = None
+        self._engine_form: tuple[Any, ...] | None = None  # Of the policy that the engine was built for.
         self.worker_init()
 
     @classmethod
@@ -228,15 +238,20 @@ class Worker(abc.ABC):
     def _new_engine(self, setting: Setting) -> Engine:
         """Return the engine for the policy and the environments."""
 
+    def _n_queues(self, policy: AdaptedPolicy) -> int:  # noqa: ARG002
+        """Return 1 if any row may run any number, else the number of rows."""
+        return self._n_envs
+
     def _take_spec(self, spec: EnvSpec) -> None:
         """Work in the environments, which have this spec, from now on."""
         if spec != self._env_spec:
             self._holder.policy = None
         self._env_spec = spec
+        self._engine_form = None
         self._make_ready()
 
     def _make_ready(self) -> None:
-        """Build an engine once both the policy and the environment are known."""
+        """Build an engine once both the policy and the environment are known, or keep one that fits."""
         policy = self._holder.adapt(self._env_spec, self._envs) if self._env_spec and self._envs else None
         if policy is None:
             return
@@ -246,8 +261,14 @@ class Worker(abc.ABC):
             )
         # Actions that are valid by construction need no check.
         rule: OnInvalidAction = "warn" if policy.trusted else self.rules.invalid_action
+        form = (type(policy), policy.methods, policy.row_by_row, policy.row_wise, rule)
+        if self._engine is not None and form == self._engine_form:
+            self._engine.use_policy(policy)
+            return
+        self._queue = self._queue.resized(self._n_queues(policy), self.number_stride)
         setting = Setting(self._seed, self, policy, rule, self._seeders, self._queue, self._limit)
         self._engine = self._new_engine(setting)
+        self._engine_form = form
 
     # -- the documents' verbs --------------------------------------------------------------------------------
 
@@ -310,8 +331,10 @@ class Worker(abc.ABC):
         self._next_own = max([self._next_own, *(lease[-1] + 1 for lease in ranges)])
         self._queue.add(chain.from_iterable(ranges), self.number_stride)
 
-    def advance(self, deadline: float) -> None:
+    def advance(self, deadline: float, enough: float = math.inf) -> None:
         """Run assigned numbers, at least a step, until `time.perf_counter()` passes `deadline` or all ended.
+
+        It returns earlier once `finished_rows` reaches `enough`.
 
         Raises:
             UserCodeError: If the policy or the environment fails, in one of the error's `episodes`.
@@ -319,7 +342,7 @@ class Worker(abc.ABC):
         engine = self._ready()
         if self.has_work:
             with _failing(engine):
-                engine.run(deadline)
+                engine.run(deadline, enough)
 
     def take(self, *, everything: bool = False) -> list[Chunk]:
         """Remove finished episodes and return them in the order of their numbers, as one chunk or several.

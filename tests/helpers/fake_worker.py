@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -118,9 +119,9 @@ class FakeWorker(DefaultWorker):
     def assign(self, numbers: Iterable[range]) -> None:
         self._waiting = sorted([*self._waiting, *chain.from_iterable(numbers)])
 
-    def advance(self, deadline: float) -> None:
+    def advance(self, deadline: float, enough: float = math.inf) -> None:
         for _ in range(self.script.speeds[self.worker_number % len(self.script.speeds)]):
-            if not self.has_work:
+            if not self.has_work or self.finished_rows >= enough:
                 return
             self._step()
 

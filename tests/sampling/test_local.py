@@ -36,9 +36,11 @@ from rollout_cli.samplers.messages import Failed
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
 from rollout_cli.samplers.pool import Event
 from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.seeding import generators
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.kinds import VecWorker
+from rollout_cli.workers.rows.together import RowsTogether
 from tests.helpers.envs import SelfSeedingEnv
 from tests.helpers.fake_worker import FakeWorker, Script
 
@@ -267,6 +269,95 @@ def test_one_environment_is_built_where_anybody_may_run_any_number() -> None:
         assert 2 == len(builds)
 
 
+@pytest.mark.parametrize("n_steps", [512, 2048])
+def test_no_row_rests_while_a_needed_number_waits(n_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls take no more steps of the rows than their episodes need: the lowest number in the row that is free."""
+    steps: list[int] = []
+    step = RowsTogether._step
+
+    def counted(rows: RowsTogether) -> None:
+        steps[-1] += 1
+        step(rows)
+
+    monkeypatch.setattr(RowsTogether, "_step", counted)
+    needed = []
+    with LocalSampler(
+        "random", "CartPole-v1", seed=SEED, worker_class=VecWorker, worker_args={"n_envs": 16}
+    ) as sampler:
+        for call in range(6):
+            steps.append(0)
+            lengths = sampler.obtain_samples(call, n_steps, None).lengths
+            free_at = np.zeros(16, np.int64)
+            for length in lengths:
+                free_at[free_at.argmin()] += length
+            needed.append(int(free_at.max()))
+    # The first call knows no lengths; a later one may have estimated too few episodes.
+    assert sum(steps[1:]) <= 1.05 * sum(needed[1:])
+
+
+def test_episodes_that_cannot_be_needed_are_not_started() -> None:
+    """With episodes of 500 steps, a call of 2,000 runs four of them, in any number of rows."""
+    script = Script(lambda _: 500, speeds=(100,), n_envs=16)
+    with LocalSampler(0.0, "CartPole-v1", worker_factory=script.factory()) as sampler:
+        sampler.obtain_samples(0, 2_000, None)
+        begun = len(script.begun[0])
+        for call in range(1, 6):
+            assert 4 == len(sampler.obtain_samples(call, 2_000, None).lengths)
+    assert 5 * 4 == len(script.begun[0]) - begun
+
+
+def test_an_update_searches_no_environment_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters and policies change the policy alone: the engine stays, and only the policy is searched."""
+    searched: list[str] = []
+    search = generators._search
+
+    def noted(root: Any, seen: dict[int, Any]) -> list[Any]:
+        searched.append("env" if isinstance(root, gymnasium.Env) else "policy")
+        return search(root, seen)
+
+    monkeypatch.setattr(generators, "_search", noted)
+    engines = set()
+    factory = WorkerFactory(n_workers=1, seed=SEED, worker_class=VecWorker, worker_args={"n_envs": 3})
+    with LocalSampler(Scaled(1.0), "CartPole-v1", worker_factory=factory) as sampler:
+        batches = [sampler.obtain_samples(0, 30, None)]
+        searched.clear()
+        for call, update in enumerate(({"scale": -1.0}, Scaled(2.0), {"scale": 0.5})):
+            batches.append(sampler.obtain_samples(call, 30, update))
+            pool: Any = sampler._pool
+            engines.add(id(pool._workers[0].loop._worker._engine))
+    assert (["policy"] * 3, 1) == (searched, len(engines))
+    first = 0
+    for batch, scale in zip(batches, (1.0, -1.0, 2.0, 0.5), strict=True):
+        with LocalSampler(Scaled(scale), "CartPole-v1", worker_factory=factory) as fresh:
+            fresh.next_number = first
+            same = fresh.obtain_samples(0, 30, None)
+        first = fresh.next_number
+        assert batch.observations.tolist() == same.observations.tolist()
+        assert batch.actions.tolist() == same.actions.tolist()
+
+
+class Scaled:
+    """Draws actions with a weight that is its parameter; each row has a generator of its own."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+        self.generators: dict[int, np.random.Generator] = {}
+
+    def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+        draws = np.array([self.generators[row].normal() for row in range(len(observations))])
+        return (observations[:, 2] * self.scale * 10 + draws > 0).astype(np.int64), {}
+
+    def seed_rows(self, mask: Any, seeds: Any) -> None:
+        for row in np.flatnonzero(mask).tolist():
+            self.generators[row] = np.random.default_rng(int(seeds[row]))
+
+    def get_param_values(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+    def set_param_values(self, params: dict[str, Any]) -> None:
+        self.scale = params["scale"]
+
+
 class _LateSampler(LocalSampler):
     """Its caller looks only after a worker has failed, in one of the first eight episodes."""
 
@@ -411,14 +502,14 @@ def test_what_gets_past_a_worker_counts_as_its_death() -> None:
 
 
 @pytest.mark.parametrize("harm", ["failing", "deadly"])
-def test_what_fails_above_the_end_of_a_plan_is_no_error(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one long episode was all that was missing, the worker has begun others; nobody needs them."""
-    monkeypatch.setattr(LocalSampler, "_lease_size", LeaseSize(seconds=1000.0, ahead=1))
+def test_a_failure_above_the_end_of_a_plan_is_not_an_error(harm: str) -> None:
+    """Episode 50 starts in the step in which 49 ends the plan, and fails in it; no caller needs it."""
     above: Any = Counter(dict.fromkeys(range(50, 200), 1000))
-    script = Script(lambda number: 210 if number == 49 else 10, speeds=(10_000,), **{harm: above})
+    lengths = {48: 209, 49: 210}
+    script = Script(lambda number: lengths.get(number, 10), speeds=(10_000,), n_envs=2, **{harm: above})
     warnings: list[str] = []
     with LocalSampler(0.0, "CartPole-v1", worker_factory=script.factory(), warn=warnings.append) as sampler:
-        assert list(range(50)) == numbers_of(list(sampler.stream(MinTimesteps(700))))
+        assert list(range(50)) == numbers_of(list(sampler.stream(MinTimesteps(899))))
         assert (True, []) == (sampler.is_done, warnings)
     assert 50 in script.begun[0]
 

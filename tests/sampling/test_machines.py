@@ -468,7 +468,7 @@ def test_what_lies_above_the_end_of_a_plan_may_fail(event: Failed | Died) -> Non
         machine.handle(Started(worker, 5, BOX_SPEC), 0.0)
     machine.handle(Batch(0, 5, bare_episode(0, 3)), 0.0)
     first = [StartWorker(1)] if isinstance(event, Died) else []
-    again = Send(1, Start(5, HISTORY, salt=(5, 0, 1), rebuild=True))
+    again = Send(1, Start(5, HISTORY, salt=(5, 0, 1), due_rows=1, rebuild=True))
     assert (True, [*first, again]) == (machine.is_done, machine.handle(event, 0.0))
 
 

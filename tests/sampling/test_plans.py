@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_cli.errors import ArgumentError, UsageError
-from rollout_cli.samplers.leases import Leases, LeaseSize
+from rollout_cli.samplers.leases import Leases, LeaseSize, Pace
 from rollout_cli.samplers.plan import (
     NO_END,
     Covered,
     Episodes,
     EpisodesPerWorker,
     FreeNumbers,
+    LengthEstimate,
     MinTimesteps,
     Plan,
     PlanState,
@@ -75,6 +76,13 @@ class TestFreeNumbers:
         free = FreeNumbers(3, 100, block=8)
         assert [range(3, 8)] == free.lease(1)
         assert [range(8, 24)] == free.lease(9)
+
+    def test_a_lease_holds_what_was_asked_for(self) -> None:
+        """Also when it starts in the middle of a block; and no more than `most`, which no block exceeds."""
+        free = FreeNumbers(3, 100, block=8)
+        assert [range(3, 16)] == free.lease(6)
+        assert [range(16, 20)] == free.lease(3, 4)
+        assert [range(20, 25)] == free.lease(5, 4)
 
 
 @given(
@@ -230,7 +238,45 @@ def test_plans_check_their_numbers(make: Any) -> None:
         make()
 
 
+class TestLengthEstimate:
+    def test_equal_lengths_need_no_margin(self) -> None:
+        """Four episodes of 500 steps have 2,000, also after the lengths of many calls were faded."""
+        estimate = LengthEstimate()
+        assert estimate.episodes_for(10) is None
+        for _ in range(100):
+            estimate.add(lengths_of(500, 500, 500))
+            estimate.fade()
+            assert (4, 5, 0) == tuple(map(estimate.episodes_for, (2_000, 2_001, -3)))
+
+    def test_the_margin_is_one_standard_deviation(self) -> None:
+        """Of 100 episodes with lengths 10 and 30, the sum of which is spread by 100 steps: five episodes."""
+        estimate = LengthEstimate()
+        estimate.add(lengths_of(10, 30))
+        assert 105 == estimate.episodes_for(2_000)
+
+    def test_earlier_calls_weigh_less_than_this_one(self) -> None:
+        """A new policy's episodes may be much longer; sixteen old ones count."""
+        estimate = LengthEstimate()
+        estimate.add(lengths_of(*[10] * 1_000))
+        estimate.fade()
+        estimate.add(lengths_of(*[100] * 48))
+        assert (16 + 48) == round(estimate.episodes)
+        assert 4_960 == round(estimate.steps)
+
+
 class TestLeases:
+    def test_known_lengths_lease_all_that_is_needed_at_once(self) -> None:
+        """One worker gets all numbers; two get equal shares, if these are short at their pace."""
+        for n_workers, expected in ((1, [92]), (2, [46, 46])):
+            lengths = LengthEstimate()
+            lengths.add(lengths_of(*[20] * 9))
+            state = PlanState(MinTimesteps(1_840), n_workers=n_workers, lengths=lengths)
+            paces = [Pace(0.0, episodes=1_000.0, seconds=1.0) for _ in range(n_workers)]
+            leases = Leases(state, n_workers=n_workers, paces=paces)
+            for worker in range(n_workers):
+                leases.lease(worker, buffer_is_full=False)
+            assert expected == [leases.count(worker) for worker in range(n_workers)]
+
     def leases(self, plan: Plan, *, n_workers: int = 2, **size: Any) -> Leases:
         state = PlanState(plan, n_workers=n_workers)
         return Leases(state, n_workers=n_workers, size=LeaseSize(**size))

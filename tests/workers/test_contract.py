@@ -783,7 +783,7 @@ def test_the_crash_box_knows_what_runs(kind: str) -> None:
     """At every moment in which code of the user's runs, and in between."""
     worker, box = make(kind), CountingBox()
     worker.crash_box = box
-    worker.update_agent(worlds.BatchPolicy(worker.env_spec))
+    worker.update_env([*worker._envs] if kind == "sync" else worker.env)
     worker.assign([range(12)])
     while worker.has_work:
         worker.advance(-1.0)

@@ -12,6 +12,7 @@ import numpy as np
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
+from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
 from rollout_cli.workers.checks import (
     ENDLESS_HINT,
@@ -66,6 +67,10 @@ class NativeEngine:
                 f"the vector environment resets a row by itself ({rows.mode.value}), "
                 "from no seed of the episode's own"
             )
+
+    def use_policy(self, policy: AdaptedPolicy) -> None:
+        self._policy.use(policy)
+        self._is_begun = False
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -128,12 +133,12 @@ class NativeEngine:
         self._step()
         return self._buffer.finished_rows > before
 
-    def run(self, deadline: float) -> None:
+    def run(self, deadline: float, enough: float) -> None:
         if self._queue:
             self.begin()
         while self._queue or (self._running.number != NO_NUMBER).any():
             self._step()
-            if _clock() >= deadline:
+            if _clock() >= deadline or self.finished_rows >= enough:
                 break
 
     def _step(self) -> None:

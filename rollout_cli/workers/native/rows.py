@@ -13,6 +13,7 @@ from rollout_cli.envs.describe import AutoresetMode, autoreset_mode, layers, tim
 from rollout_cli.envs.source import Vector
 from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows
 from rollout_cli.errors import EnvLoadError
+from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import derive_seed, env_seed
 from rollout_cli.workers.batches import leaf_batch, row_mask
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, shown
@@ -148,6 +149,11 @@ class NativePolicy:
         self._bounds = [
             _room_of(leaf) if self._rule == "warn" else bounds_of(leaf) for leaf in self._spaces.leaves
         ]
+
+    def use(self, policy: AdaptedPolicy) -> None:
+        """Act with another policy of the same form, or with new parameters."""
+        self._policy = policy
+        self.watch()
 
     def watch(self) -> None:
         """Search for generators, after a build, an update, or the first reset."""

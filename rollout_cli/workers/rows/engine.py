@@ -14,6 +14,7 @@ from rollout_cli.envs.describe import counted_limit, env_spec_of
 from rollout_cli.envs.updates import updated_env
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvLoadError, UserCodeError
+from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
 from rollout_cli.workers.checks import (
@@ -160,6 +161,10 @@ class PythonRows:
             if row.seeder is not self._seeder:
                 row.seeder.watch(env=row.env)
         self._seeder.watch(policy=self._policy, env=self._rows[0].env if self.in_turn else None)
+
+    def use_policy(self, policy: AdaptedPolicy) -> None:
+        self._policy = policy
+        self._watch([])
 
     # -- episodes --------------------------------------------------------------------------------------------
 

@@ -26,13 +26,13 @@ class RowsInTurn(PythonRows):
         self._begin_next()
 
     def step(self) -> bool:
-        return self._run(-math.inf).number == NO_NUMBER
+        return self._run(-math.inf, math.inf).number == NO_NUMBER
 
-    def run(self, deadline: float) -> None:
-        self._run(deadline)
+    def run(self, deadline: float, enough: float) -> None:
+        self._run(deadline, enough)
 
-    def _run(self, deadline: float) -> Row:
-        """Step until the deadline, and return the row that ran last.
+    def _run(self, deadline: float, enough: float) -> Row:
+        """Step until the deadline, or until `enough` rows have ended, and return the row that ran last.
 
         An observation is recorded before the policy sees it, and an action before the environment does.
         """
@@ -54,7 +54,7 @@ class RowsInTurn(PythonRows):
                 if clock() >= deadline:
                     row.observation = observation
                     return row
-            if not self._queue or clock() >= deadline:
+            if not self._queue or clock() >= deadline or self.finished_rows >= enough:
                 return row
 
     def _act_masked(self, observation: Any) -> tuple[Any, dict[str, Any]]:

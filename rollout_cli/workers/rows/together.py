@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.spaces import Array, SpaceRows
+from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import derive_seed, seed_globals
 from rollout_cli.workers.batches import infos_of_rows, row_mask
 from rollout_cli.workers.checks import BadValueError, shown
@@ -39,6 +40,10 @@ class RowsTogether(PythonRows):
         if not self._policy.row_wise:
             self.scope = "n_envs"
 
+    def use_policy(self, policy: AdaptedPolicy) -> None:
+        super().use_policy(policy)
+        self._is_begun = False
+
     def begin(self) -> None:
         self._begin([row for row in self._rows if row.number == NO_NUMBER])
 
@@ -48,11 +53,11 @@ class RowsTogether(PythonRows):
         self._step()
         return len(self._ended) > before
 
-    def run(self, deadline: float) -> None:
+    def run(self, deadline: float, enough: float) -> None:
         self.begin()
         while any(row.number != NO_NUMBER for row in self._rows):
             self._step()
-            if clock() >= deadline:
+            if clock() >= deadline or self.finished_rows >= enough:
                 break
 
     def _step(self) -> None:
