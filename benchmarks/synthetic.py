@@ -57,7 +57,7 @@ class SyntheticWorker(DefaultWorker):
 
     def advance(self, deadline: float, enough: float = math.inf) -> None:
         """Finish as many numbers as go into one message."""
-        del deadline
+        del deadline, enough
         while self._numbers_left and len(self._numbers) < self._group:
             self._numbers.append(self._numbers_left.popleft())
 
