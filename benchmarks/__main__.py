@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import CASES, as_json, chosen
+from benchmarks.learner import LEARNER
 from benchmarks.measure import CommandError
 from benchmarks.reading import READING
 
@@ -19,7 +20,7 @@ from benchmarks.reading import READING
 def main() -> int:
     """Measure, print a line a round on stderr and the table on stdout; exit 1 where a case failed."""
     arguments = _parser().parse_args()
-    cases = (*CASES, *READING)
+    cases = (*CASES, *LEARNER, *READING)
     if arguments.list:
         print("\n".join(case.name for case in cases))
         return 0
