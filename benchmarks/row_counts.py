@@ -1,0 +1,128 @@
+"""Counts the steps that a sampler of CartPole runs and returns.
+
+`python -m benchmarks.row_counts POLICY SAMPLER WORKERS ROWS STEPS CALLS` makes a new sampler, calls its
+`obtain_samples` for STEPS steps CALLS times in sequence, and prints a JSON document. POLICY is `random` or `linear`,
+SAMPLER `local` or `processes`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from benchmarks.policies import Array, BatchedLinear
+from rollout_cli import LocalSampler, MultiprocessingSampler, Sampler, VecWorker
+
+
+class Counter:
+    """Counts in a file of its own, which outlives its process. A copy counts in another file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count: Array | None = None
+
+    def add(self) -> None:
+        """Count one more."""
+        if self._count is None:
+            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+                self._count = np.memmap(file.name, np.int64, "w+", shape=(1,))
+        self._count[0] += 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_folder": self._folder, "_count": None}
+
+
+def counted(folder: Path) -> int:
+    """Return the sum of all counters of a folder."""
+    return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.iterdir())
+
+
+class RandomPolicy:
+    """Pushes left or right at random, each row from a generator of its own."""
+
+    def __init__(self) -> None:
+        self._generators: list[np.random.Generator] = []
+
+    def seed_rows(self, mask: Array, seeds: Array) -> None:
+        """Seed the rows that start an episode."""
+        self._generators = self._generators or [np.random.default_rng(0)] * len(mask)
+        for row in np.flatnonzero(mask):
+            self._generators[row] = np.random.default_rng(int(seeds[row]))
+
+    def get_actions(self, observations: Array) -> tuple[Array, dict[str, Any]]:
+        """Choose n actions, int64 (n,)."""
+        del observations
+        return np.array([generator.integers(2) for generator in self._generators]), {}
+
+
+class CallCounter:
+    """A batched policy around another one; it counts the vector steps of its worker."""
+
+    def __init__(self, policy: Any, counter: Counter) -> None:
+        self._policy, self._counter = policy, counter
+        if hasattr(policy, "seed_rows"):
+            self.seed_rows = policy.seed_rows
+
+    def get_actions(self, observations: Array) -> tuple[Array, dict[str, Any]]:
+        """Return the policy's actions."""
+        self._counter.add()
+        actions: tuple[Array, dict[str, Any]] = self._policy.get_actions(observations)
+        return actions
+
+
+class StepCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Counts the steps of an environment."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], counter: Counter) -> None:
+        super().__init__(env)
+        self._counter = counter
+
+    def step(self, action: Any) -> Any:
+        """Step the environment."""
+        self._counter.add()
+        return self.env.step(action)
+
+
+SAMPLERS: dict[str, type[Sampler]] = {"local": LocalSampler, "processes": MultiprocessingSampler}
+POLICIES: dict[str, Callable[[], Any]] = {"random": RandomPolicy, "linear": BatchedLinear}
+
+
+def count(
+    policy: str, kind: str, *, n_workers: int, n_envs: int, n_steps: int, n_calls: int
+) -> dict[str, int]:
+    """Return the steps that were returned and run, and the row steps: those of all rows, at rest or not."""
+    with tempfile.TemporaryDirectory() as calls, tempfile.TemporaryDirectory() as steps:
+        sampler = SAMPLERS[kind](
+            CallCounter(POLICIES[policy](), Counter(Path(calls))),
+            StepCounter(gymnasium.make("CartPole-v1"), Counter(Path(steps))),
+            n_workers=n_workers,
+            worker_class=VecWorker,
+            worker_args={"n_envs": n_envs},
+            seed=0,
+        )
+        with sampler:
+            returned = sum(len(sampler.obtain_samples(itr, n_steps, None).rewards) for itr in range(n_calls))
+        return {
+            "returned": returned,
+            "run": counted(Path(steps)),
+            "row_steps": counted(Path(calls)) * n_envs,
+        }
+
+
+def main(arguments: list[str]) -> None:
+    """Count, and print the counts."""
+    policy, kind = arguments[:2]
+    n_workers, n_envs, n_steps, n_calls = map(int, arguments[2:])
+    counts = count(policy, kind, n_workers=n_workers, n_envs=n_envs, n_steps=n_steps, n_calls=n_calls)
+    json.dump(counts, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
