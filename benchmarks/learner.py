@@ -50,15 +50,18 @@ def rows_busy(pairs: int, seconds: float, say: Say) -> list[Figure]:
 
 
 def rows_returned(pairs: int, seconds: float, say: Say) -> list[Figure]:
-    """Count the share of the run steps that are returned: 500-step episodes, 2,000 steps a call."""
+    """Count the share of the run steps that are returned, by rows, length of the episodes and steps a call."""
     del seconds
     figures = []
-    for kind, n_workers in (("local", 1), ("processes", 2)):
-        for n_envs in (8, 16, 32):
-            rows = Rows(kind, n_workers, n_envs)
-            found = [rows.counts("linear", 2000, N_CALLS) for _ in range(pairs)]
-            what = f"returned / run steps, CartPole, 500-step episodes, 2,000 steps x {N_CALLS}: {rows}"
-            figures.append(_share(what, found, "run", say))
+    for policy, length, n_steps in (("linear", 500, 2_000), ("linear", 500, 16_000), ("random", 22, 2_000)):
+        for kind, n_workers in (("local", 1), ("processes", 2)):
+            for n_envs in (8, 16, 32):
+                rows = Rows(kind, n_workers, n_envs)
+                found = [rows.counts(policy, n_steps, N_CALLS) for _ in range(pairs)]
+                what = (
+                    f"returned / run steps, CartPole, {length}-step episodes, {n_steps:,} x {N_CALLS}: {rows}"
+                )
+                figures.append(_share(what, found, "run", say))
     return figures
 
 

@@ -16,6 +16,7 @@ WHOLE = os.environ.get("ROLLOUT_TEST_GALLERY") == "1"
 FURTHER = (
     "check",
     "films",
+    "learning",
     "loaders",
     "object_store",
     "onnx",
