@@ -55,7 +55,7 @@ def rows_returned(pairs: int, seconds: float, say: Say) -> list[Figure]:
     figures = []
     for policy, length, n_steps in (("linear", 500, 2_000), ("linear", 500, 16_000), ("random", 22, 2_000)):
         for kind, n_workers in (("local", 1), ("processes", 2)):
-            for n_envs in (8, 16, 32):
+            for n_envs in (4, 8, 16, 32):
                 rows = Rows(kind, n_workers, n_envs)
                 found = [rows.counts(policy, n_steps, N_CALLS) for _ in range(pairs)]
                 what = (

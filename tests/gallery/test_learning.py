@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -35,12 +34,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 @pytest.fixture(scope="module")
 def curve(program: ModuleType) -> list[float]:
     """The learning curve with two workers."""
-    return list(program.learn(seed=0, n_workers=2, n_iterations=14))
+    return list(program.learn(seed=0, n_workers=2, n_iterations=18))
 
 
 @pytest.mark.timeout(300)
 def test_the_learner_reaches_400(curve: list[float]) -> None:
-    """PPO balances CartPole within 14 iterations, of which the first ones are those of a random policy."""
+    """PPO balances CartPole within 18 iterations, starting from a random policy."""
     assert curve[0] < 50
     assert max(curve) >= 400
 
