@@ -164,7 +164,7 @@ class CollectConfig:
     policy: types.Text = _code(
         "The policy: random, a policy file, or module:attr.", "random", short="-p", metavar="SPEC")
     policy_kwargs: types.Keywords = _code(
-        "An argument for the kind of policy file, such as vecnormalize=stats.pkl; may be given again.",
+        "Argument of the policy's class, factory or kind of file, e.g. config=prod.yaml; repeatable.",
         dict, metavar="KEY=VALUE")
     policy_sha256: types.Sha256 | None = _code(
         "The SHA-256 that the policy's file must have, checked before anything of it is loaded.",

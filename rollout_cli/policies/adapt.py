@@ -59,29 +59,36 @@ def policy_class(policy: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def instantiate(candidate: Any, env_spec: EnvSpec) -> Any:
+def instantiate(candidate: Any, env_spec: EnvSpec, options: Mapping[str, Any] | None = None) -> Any:
     """Return the policy object of a pickle or `module:attr`: itself, or what the class or factory makes.
 
-    A class or factory is called with the `EnvSpec` where it has an argument `env_spec`, else with nothing;
-    where it raises, that is a PolicyLoadError. A function that has no such argument and needs another is
-    itself a policy.
+    A class or factory is called with `options`, and with the `EnvSpec` if it has an argument `env_spec`; if
+    it raises, that is a PolicyLoadError. A function that needs further arguments is itself a policy, and an
+    error if there are options.
     """
+    options = options or {}
     takes_spec = _takes_keyword(candidate, "env_spec", by_name=True)
     if not inspect.isclass(candidate):
-        is_factory = callable(candidate) and (takes_spec or _takes_positional(candidate, 0))
+        is_factory = callable(candidate) and (takes_spec or _takes_positional(candidate, 0, **options))
         verbs = [own_method(candidate, verb) for verb in ("get_action", "get_actions", "predict")]
         if not is_factory or any(verbs) or is_torch_module(candidate):
+            if options:
+                raise PolicyLoadError(
+                    f"{name_of(candidate)} is neither a class nor a factory with the arguments {', '.join(options)}",
+                    hint="name a class, or a function that takes them and returns a policy, or omit them",
+                )
             return candidate
-    how = "with the EnvSpec" if takes_spec else "without arguments"
+    given = [*options, *["the EnvSpec"] * takes_spec]
+    how = f"with {', '.join(given)}" if given else "without arguments"
     with reporting(
         PolicyLoadError, f"{getattr(candidate, '__qualname__', repr(candidate))}, called {how}, failed"
     ):
-        return candidate(env_spec=env_spec) if takes_spec else candidate()
+        return candidate(**options, env_spec=env_spec) if takes_spec else candidate(**options)
 
 
-def _takes_positional(function: Callable[..., Any], count: int) -> bool:
+def _takes_positional(function: Callable[..., Any], count: int, **keywords: Any) -> bool:
     try:
-        inspect.signature(function).bind(*[None] * count)
+        inspect.signature(function).bind(*[None] * count, **keywords)
     except ValueError:  # A builtin without a signature.
         return True
     except TypeError:

@@ -9,7 +9,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, cast
@@ -79,16 +79,18 @@ def _scheme(name: str) -> MakeSource | None:
 
 @dataclass(frozen=True, slots=True)
 class UserPolicySource:
-    """A policy, class or factory of the user's: `module:attr`, or a pickle file."""
+    """A policy, class or factory of the user's, `module:attr` or a pickle file, and its arguments."""
 
     source: Source
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        policy = instantiate(self.source.load(PolicyLoadError), env_spec)
+        policy = instantiate(self.source.load(PolicyLoadError), env_spec, self.options)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> dict[str, Any]:
-        return {"scheme": None, "path": self.source.path, "sha256": self.source.sha256, "options": {}}
+        hashed = {"path": self.source.path, "sha256": self.source.sha256}
+        return {"scheme": None, **hashed, "options": dict(self.options)}
 
 
 def loads_torch(source: PolicySource) -> bool:
@@ -115,7 +117,7 @@ def policy_source(
     Args:
         spec: The SPEC. One that names a file, folder or module may end in further `options`, as in
             `ppo.zip?vecnormalize=stats.pkl`.
-        options: Arguments for its scheme.
+        options: Arguments for its scheme, or for the class or factory that it names.
         sha256: What the bytes of its file must hash to, in hexadecimal digits; the source loads those very
             bytes.
 
@@ -158,14 +160,14 @@ def _source_without_scheme(spec: str, options: Mapping[str, Any]) -> PolicySourc
     """Return the source of `module:attr`, or of a file or folder by its content."""
     kind: str | None = None
     if is_module_attribute(spec):
-        return _users_own(Source.find(spec, PolicyLoadError), options)
+        return UserPolicySource(Source.find(spec, PolicyLoadError), options)
     if os.path.isdir(spec):  # noqa: PTH112 - never raises
         kind = recognise_folder(Path(spec))
     elif is_file(spec, _FILE_SUFFIXES) or os.path.exists(spec):  # noqa: PTH110 - as above
         file = Source.read(spec, PolicyLoadError)
         kind = recognise(file.data or b"", spec)
         if kind == "pickle":
-            return _users_own(file, options)
+            return UserPolicySource(file, options)
     if kind is None:
         kinds = f"{', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
         raise PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or f"use {kinds}")
@@ -174,14 +176,6 @@ def _source_without_scheme(spec: str, options: Mapping[str, Any]) -> PolicySourc
         what, hint = ADVICE[kind]
         raise PolicyLoadError(f"{spec!r} is {what}", hint=hint)
     return make(spec, options)
-
-
-def _users_own(source: Source, options: Mapping[str, Any]) -> UserPolicySource:
-    if options:
-        raise PolicyLoadError(
-            f"the policy {source.spec!r} has no scheme, so it takes no options", hint="omit them"
-        )
-    return UserPolicySource(source)
 
 
 def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:

@@ -147,8 +147,8 @@ def test_shards_whose_options_name_files_are_merged(folder: Path, tmp_path: Path
     assert "policy_kwargs" in ran.stderr
 
 
-def test_only_schemes_take_options(folder: Path) -> None:
-    """A scheme takes those that it knows, of their types; those of a module would change nothing."""
+def test_a_scheme_takes_only_its_options(folder: Path) -> None:
+    """A scheme takes those that it knows, of their types."""
     path = folder / "w.json"
     assert {"scale": 3.0} == policy_source(f"weights:{path}", {"scale": 3.0}).describe()["options"]
     for options, message in (
@@ -162,8 +162,6 @@ def test_only_schemes_take_options(folder: Path) -> None:
     for spec in ("weights:", f"weights:{folder}"):
         with pytest.raises(PolicyLoadError, match="names no file"):
             policy_source(spec)
-    with pytest.raises(PolicyLoadError, match="has no scheme, so it takes no options"):
-        policy_source("json:loads", {"size": 3})
     with pytest.raises(PolicyLoadError, match="takes nothing after its name"):
         policy_source("random", {"size": 3})
 
@@ -196,8 +194,7 @@ def test_what_a_question_mark_means(folder: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ConfigError, match=r"an argument of the policy w\.json must be key=value") as caught:
         policy_source("weights:w.json?scale")
     assert "w.json?key=value" in caught.value.hint
-    with pytest.raises(PolicyLoadError, match="has no scheme, so it takes no options"):
-        policy_source("json:loads?size=3")
+    assert {"size": 3} == policy_source("json:loads?size=3").describe()["options"]
 
 
 def test_a_scheme_of_another_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,3 +306,31 @@ def test_a_time_limit_counts_the_steps_inside_wrappers(tmp_path: Path) -> None:
     )
     called(*words, "--sampler", "local", "--quiet", "--output", tmp_path / "out")
     assert 100 == len(steps_of(tmp_path / "out"))
+
+
+def test_arguments_of_a_class_of_the_user(folder: Path) -> None:
+    """They are recorded, repeated by resume and replay, and compared by resume and merge: paths by their names too."""
+    (folder / "tuned.py").write_text(
+        "from tests.helpers.policies import push\n"
+        "class Go:\n"
+        "    def __init__(self, weight, note=''): self.weight = weight\n"
+        "    def __call__(self, observation): return push(observation, self.weight)\n"
+    )
+    words = ("--policy", "tuned:Go", "--policy-kwargs", "note=/a/prod.yaml", *ENV)
+    half, other = (*words, "--policy-kwargs", "weight=0.5"), (*words, "--policy-kwargs", "weight=0.25")
+    called("collect", *half, "--episodes", "150", "--output", "out", cwd=folder)
+    assert {"note": "/a/prod.yaml", "weight": 0.5} == source_of(folder / "out")["policy"]["options"]
+    resume = ("collect", "--resume", "--output", "out", "--episodes", "300", "--quiet")
+    for changed in ("weight=0.75", "note=/b/prod.yaml"):
+        ran = called(*resume, "--policy-kwargs", changed, cwd=folder, code=2)
+        assert "policy_kwargs was" in ran.stderr
+    called(*resume, cwd=folder)
+    assert (
+        5
+        == json.loads(called("replay", "out", "--episodes", "0:5", "--json", cwd=folder).stdout)["identical"]
+    )
+    for number, name, shard in ((1, "part1", half), (2, "part2", half), (2, "other", other)):
+        called("collect", *shard, "--episodes", "300", "--shard", f"{number}/2", "--output", name, cwd=folder)
+    called("merge", "part1", "part2", "--output", "all", "--quiet", cwd=folder)
+    assert_same_data(folder / "out", folder / "all")
+    assert "policy_kwargs" in called("merge", "part1", "other", "--output", "b", cwd=folder, code=2).stderr

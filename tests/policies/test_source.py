@@ -68,6 +68,50 @@ def test_module_attribute(project: Path, attribute: str, action: int) -> None:
     assert {"scheme": None, "path": None, "sha256": digest, "options": {}} == source.describe()
 
 
+TAKES = """
+    class Go:
+        def __init__(self, env_spec, config, scale=1):
+            self.action = len(config) * scale
+        def get_action(self, observation):
+            return self.action, {}
+    def make(config):
+        return lambda observation: len(config)
+    def acts(observation, scale=1):
+        return 0
+    ready = Go(None, "prod.yaml")
+"""
+
+
+def test_arguments_of_a_class_and_a_factory(project: Path) -> None:
+    """They are passed by name, with the EnvSpec if that is taken too, and recorded; a pickled class takes them too."""
+    write_module(project, "mine", TAKES)
+    source = policy_source("mine:Go", {"config": "prod.yaml", "scale": 2})
+    assert 18 == first_action(source)
+    assert {"config": "prod.yaml", "scale": 2} == source.describe()["options"]
+    assert 9 == first_action(policy_source("mine:make?config=prod.yaml"))
+    (project / "policy.pkl").write_bytes(cloudpickle.dumps(Constant))
+    assert 3 == first_action(policy_source("policy.pkl", {"action": 3}))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "options", "message"),
+    [
+        ("Go", {"confg": "x"}, r"Go, called with confg, the EnvSpec, failed: TypeError: .*'confg'"),
+        ("Go", {"env_spec": 3, "config": ""}, "Go, called with env_spec, config, the EnvSpec, failed"),
+        ("make", {"confg": "x"}, "make is neither a class nor a factory with the arguments confg"),
+        ("acts", {"scale": 2}, "acts is neither a class nor a factory with the arguments scale"),
+        ("ready", {"config": "x"}, "is neither a class nor a factory with the arguments config"),
+    ],
+)
+def test_arguments_that_nothing_takes(
+    project: Path, attribute: str, options: dict[str, Any], message: str
+) -> None:
+    """An argument that would change nothing is an error of the policy."""
+    write_module(project, "mine", TAKES)
+    with pytest.raises(PolicyLoadError, match=message):
+        policy_source(f"mine:{attribute}", options).load(ENV_SPEC)
+
+
 @pytest.mark.parametrize("name", ["policy.pkl", "sub/Policy.PICKLE"])
 def test_a_pickle_file(project: Path, name: str) -> None:
     """An object, a class or a factory, new at each load; the record has the path and the hash of the very bytes."""
