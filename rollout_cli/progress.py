@@ -195,7 +195,7 @@ class BarProgress(LineProgress):
         text = progress.TextColumn("{task.description}", markup=False, table_column=column)
         bar = [progress.BarColumn(bar_width=_BAR_WIDTH)] if self._console.width >= _WIDE else []
         self._bar = progress.Progress(
-            progress.SpinnerColumn(),
+            progress.SpinnerColumn("line" if self._console.options.ascii_only else "dots"),
             *bar,
             text,
             console=self._console,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import ctypes
 import io
@@ -16,6 +17,20 @@ from rollout_cli.errors import StorageError
 
 STDOUT, STDERR = 1, 2
 _PATIENCE_MS = 2_000
+_IN_ASCII = str.maketrans(
+    {"…": "...", "─": "-", **dict(zip("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "---#####..-=++*", strict=True))}
+)
+"""What a stream whose encoding lacks these characters gets instead."""
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that a stream's encoding lacks: an error handler of codecs."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end].translate(_IN_ASCII)
+    return lacking.encode("ascii", "backslashreplace").decode(), error.end
+
+
+codecs.register_error(WITH_ASCII := "rollout_cli.ascii", _in_ascii)
 
 
 def prepare_streams() -> None:
@@ -31,7 +46,7 @@ def prepare_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(STDERR, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=WITH_ASCII)
 
 
 class MessageStream(io.TextIOBase):
@@ -61,7 +76,7 @@ class MessageStream(io.TextIOBase):
             except (OSError, ValueError):  # It is in memory.
                 self._stream.write(text)
             else:
-                self._write_pieces(text.encode(self.encoding, "backslashreplace"), descriptor)
+                self._write_pieces(text.encode(self.encoding, WITH_ASCII), descriptor)
         return len(text)
 
     def _write_pieces(self, data: bytes, descriptor: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import json
 import os
@@ -19,7 +20,9 @@ import psutil
 import pytest
 
 from rollout_cli.cli.output import report
+from rollout_cli.cli.streams import WITH_ASCII
 from rollout_cli.errors import StorageError
+from rollout_cli.report.charts import PLOTS
 from tests.cli.calling import Caller
 from tests.helpers import processes
 from tests.helpers.datasets import has_commit, info_of, numbers_of
@@ -51,6 +54,31 @@ def test_help_and_options_load_nothing_heavy() -> None:
     assert set() == loaded & HEAVY
     declared = [["collect", "--help"], ["exact", "--help"], ["collect", "--timesteps", "1", "--dry-run"]]
     assert set() == loaded_by(calls.format(declared)) & HEAVY
+
+
+def test_glyphs_have_an_ascii_form() -> None:
+    """Each character of messages and charts that ASCII lacks has one; any other one is escaped."""
+    literals = [
+        node.value
+        for path in (ROOT / "rollout_cli").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert any("█" in text for text in literals)
+    shown = "".join(literals).encode("ascii", WITH_ASCII)
+    assert "".join(literals).count("\\") == shown.count(b"\\")
+    assert b"caf\xe9 ##..." == "café ██…".encode("latin-1", WITH_ASCII)
+    assert b"\\u20ac" == "€".encode("ascii", WITH_ASCII)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_streams_without_utf8(tmp_path: Path, encoding: str) -> None:
+    """Bars, ranges and small histograms are drawn with ASCII characters, on a pipe too."""
+    as_process("collect", "--timesteps", "500", *ENV, "--output", "d", "--quiet", cwd=tmp_path)
+    env = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    shown = [as_process("plot", "d", what, cwd=tmp_path, env=env).stdout for what in PLOTS]
+    assert "#" in shown[0]
+    assert all(text.isascii() and "\\" not in text for text in shown)
 
 
 def test_the_entry_point_loads_nothing() -> None:

@@ -225,6 +225,20 @@ def test_the_bar_fits_on_one_line(
     progress.finish()
 
 
+def test_a_bar_without_utf8(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spinner and bar are ASCII on a terminal that has no other characters."""
+    terminal = Terminal()
+    monkeypatch.setattr(Terminal, "encoding", "ascii", raising=False)
+    progress = BarProgress(terminal)
+    progress.start(label="Env", total_steps=100, total_episodes=None)
+    progress.begin()
+    clock.now += 1.0
+    progress.update(episodes=1, steps=50)
+    progress.finish()
+    assert "50/100" in terminal.getvalue()
+    assert terminal.getvalue().isascii()
+
+
 @pytest.mark.parametrize("steps", [50, 100])
 def test_a_bar_that_is_cut_short_is_erased(terminal: Terminal, clock: Clock, steps: int) -> None:
     """Above an error it would look as if the run went on; one at its end stays."""
