@@ -37,6 +37,8 @@ def check(dataset: Path, exported: Path) -> str:
         ends = np.arange(ours.length) == ours.length - 1
         same("terminations", ends & ours.terminated, theirs.terminations)
         same("truncations", ends & ours.truncated, theirs.truncations)
+    if loaded.env_spec is not None:
+        loaded.recover_environment().close()
     return ""
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as GymSpec
 
 import rollout_cli
 from rollout_cli.cli.share import FORMAT_NAMES
@@ -49,7 +51,8 @@ from tests.helpers.writing import all_files, write_dataset
 
 
 @pytest.fixture
-def rollout(capsys: pytest.CaptureFixture[str]) -> Caller:
+def rollout(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Caller:
+    monkeypatch.chdir(tmp_path)
     return Caller(capsys)
 
 
@@ -97,6 +100,27 @@ def test_environment_is_recorded(dataset: Path, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.hdf5") as file:
         env = json.loads(file["data"].attrs["env_args"])
     assert env == {"env_name": "Made-v0", "env_type": 2, "env_kwargs": {"size": 3}}
+
+
+NATIVE = ("--vectorization", "native", "--envs-per-worker", "4", "--env-kwargs", "max_episode_steps=70")
+
+
+@pytest.mark.parametrize("words", [("--max-episode-length", "70", "--wrapper", "FlattenObservation"), NATIVE])
+def test_minari_has_the_env_spec(rollout: Caller, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """`gymnasium.make` makes the environment of it, as `recover_environment` does: arguments, limit and wrappers."""
+    options = ("--env-kwargs", "sutton_barto_reward=true", "--timesteps", "200", *words)
+    rollout("collect", "--env", "CartPole-v1", *options, "--output", "pole")
+    rollout("export", "pole", "--to", "minari", "--output", "cartpole/random-v0")
+    metadata = json.loads((tmp_path / "cartpole/random-v0/data/metadata.json").read_text())
+    made: Any = gymnasium.make(GymSpec.from_json(metadata["env_spec"]))
+    assert (True, 70) == (made.unwrapped._sutton_barto_reward, made.spec.max_episode_steps)
+    assert ("--wrapper" in words) == isinstance(made, gymnasium.wrappers.FlattenObservation)
+
+
+def test_minari_without_an_env_spec(dataset: Path, tmp_path: Path) -> None:
+    """An environment that gymnasium does not make has none."""
+    rollout_cli.export(rollout_cli.load(dataset), "minari", tmp_path / "made/case-v0")
+    assert "env_spec" not in json.loads((tmp_path / "made/case-v0/data/metadata.json").read_text())
 
 
 @pytest.mark.parametrize("flatten", [False, True])
