@@ -24,6 +24,8 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("ROLLOUT_TEST_PROFILE", "ci"))
 
+ENTRIES = pytest.StashKey[set[str]]()
+
 # They are ignored under nohup and in a shell's background, and every process of the tests would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,6 +35,25 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_xdist_auto_num_workers() -> int:
     """Return the processes of `-n auto`: one more than there are cores, since many tests wait for processes."""
     return usable_cores() + 1
+
+
+def _entries(session: pytest.Session) -> set[str]:
+    """Return what lies in the working folder, without caches."""
+    names = (path.name for path in session.config.invocation_params.dir.iterdir())
+    return {name for name in names if not name.startswith(".") and name != "MUJOCO_LOG.TXT"}
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remember the working folder, in which the tests must leave nothing."""
+    session.config.stash[ENTRIES] = _entries(session)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that left something there; of several processes, the one that waits for the others looks."""
+    left = _entries(session) - session.config.stash[ENTRIES]
+    if left and not hasattr(session.config, "workerinput"):
+        print(f"\nthe tests left in the working folder: {', '.join(sorted(left))}")  # noqa: T201
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
