@@ -21,6 +21,7 @@ _SYNC, _NATIVE = (1, 4, 16, 64), (16, 64, 256, 1_024)  # Environments of a worke
 _PIECES = 10  # Episodes are cut so that about so many of each environment end while it is measured.
 _FEWEST = 3  # Messages that a rate can be taken of.
 _NO_END = 1 << 60
+_HELPS = 1.1  # Twice as many workers help if they are faster by this factor.
 _FINALISTS, _ROUNDS = 3, 3  # So many of the fastest are measured so often, in turn.
 
 
@@ -60,7 +61,8 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     """Measure choices of workers, environments a worker and vectorization, for so many seconds each.
 
     First the environments are chosen, with as many workers as `config` says (by default one a core); then the
-    number of workers. The fastest are measured three times, in turn, and the median counts: the rates of a
+    number of workers, which is doubled as long as that helps: workers whose environments wait need no core of
+    their own. The fastest are measured three times, in turn, and the median counts: the rates of a
     machine change from one moment to the next by more than those of good choices differ.
 
     Raises:
@@ -70,13 +72,23 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     bare_rate, forms = _forms(trial, seconds)
 
     def measure(options: dict[str, Any]) -> Row:
-        return _measured(trial, options, seconds, bare_rate)
+        words = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in options.items())
+        trial.progress.notice(f"measuring {words}")
+        row = _measured(trial, options, seconds, bare_rate)
+        trial.progress.notice(f"  {row.rate:,.0f} steps/s" if row.rate else f"  {row.problem}")
+        return row
 
     rows = _settled([measure(form) for form in forms], measure)
     result = TuneResult(rows, bare_rate)
     most = 1 if config.sampler == "local" else config.workers
     counts = sorted({max(1, most // 2), max(1, most - 1), most + most // 2} - {config.workers})
     more = [measure({**result.fastest.options, "workers": count}) for count in counts]
+    best, count = result.fastest.rate, 2 * config.workers
+    while config.sampler != "local" and best:
+        more.append(measure({**result.fastest.options, "workers": count}))
+        if more[-1].rate < _HELPS * best:
+            break
+        best, count = more[-1].rate, 2 * count
     result = replace(result, rows=[*rows, *_settled(more, measure)])
     if not result.fastest.rate:
         raise WorkerError(
@@ -121,7 +133,6 @@ def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[dict[str, A
 
 def _measured(trial: Trial, options: dict[str, Any], seconds: float, bare_rate: float | None) -> Row:
     """Return a choice with its rate, or with what went wrong."""
-    trial.progress.notice(f"measuring {', '.join(map(str, options.values()))}")
     limit, n_envs = None, options["envs_per_worker"]
     if bare_rate and options["vectorization"] == "sync":  # A native environment resets its rows by itself.
         limit = max(1, int(bare_rate * seconds / _PIECES / n_envs))

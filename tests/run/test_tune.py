@@ -11,6 +11,7 @@ import pytest
 import rollout_cli.run.tune as module
 from rollout_cli.config import CollectConfig
 from rollout_cli.errors import WorkerError
+from rollout_cli.progress import Progress
 from rollout_cli.run.check import Trial
 from rollout_cli.run.tune import Row, TuneResult, tune
 
@@ -53,6 +54,29 @@ def test_the_fastest_is_found(
     assert {(*row.options.values(),): row.measured for row in result.rows} == counts
     assert [3, 3, 3] == sorted(counts.values())[-3:]
     assert 3 == result.fastest.measured
+
+
+class Waiting(Machine):
+    """An environment that waits: workers are fast in proportion to their number, up to the best one."""
+
+    def measured(self, trial: Trial, options: dict[str, Any], seconds: float, bare_rate: float | None) -> Row:
+        self.tried.append((*options.values(),))
+        return Row(options, 100.0 * min(options["workers"], self._best[0]))
+
+
+def test_workers_are_doubled_as_long_as_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one a core to the number that is best, one doubling further, and a word for each choice."""
+    notices = list[str]()
+    monkeypatch.setattr(Progress, "notice", lambda self, text: notices.append(text))
+    machine, seen = Waiting(16, 1), {"is_batched": False}
+    assert 16 <= tuned(monkeypatch, machine, seen, workers=2).fastest.options["workers"]
+    tried = dict.fromkeys(workers for workers, *_ in machine.tried)
+    assert [2, 1, 3, 4, 8, 16, 32] == [*tried]
+    words = "measuring workers: 16, envs per worker: 1, vectorization: sync"
+    assert "  1,600 steps/s" == notices[notices.index(words) + 1]
+    local = Waiting(16, 1)
+    tuned(monkeypatch, local, seen, workers=1, sampler="local")
+    assert {1} == {workers for workers, *_ in local.tried}
 
 
 def test_one_lucky_measurement_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
