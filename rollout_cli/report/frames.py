@@ -6,9 +6,10 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -72,10 +73,12 @@ def check_film(path: Path) -> None:
             f"{path} ends in neither .gif nor .mp4, and is not a folder's name either",
             hint="name a film: {output=" + str(path.with_suffix(".gif")) + "}",
         )
-    if path.suffix:
+    if path.suffix == ".gif":
+        with needing("pillow", "PIL"):
+            import PIL  # noqa: F401, PLC0415 - an optional package
+    if path.suffix == ".mp4":
         with needing("imageio"):
             import imageio  # noqa: F401, PLC0415 - an optional package
-    if path.suffix == ".mp4":
         with needing("imageio-ffmpeg"):
             import imageio_ffmpeg  # noqa: F401, PLC0415 - an optional package
 
@@ -88,14 +91,34 @@ def filming(place: Path, fps: float) -> Iterator[Callable[[Array], object]]:
         numbers = count()
         yield lambda frame: (place / f"frame-{next(numbers):05}.png").write_bytes(png(frame))
         return
+    if place.suffix == ".gif":
+        with place.open("wb") as file:
+            yield partial(_add_to_gif, file, max(20, 10 * round(100 / fps)), [])
+            file.write(b";")
+        return
     import imageio.v2 as imageio  # noqa: PLC0415 - as above
 
-    # The duration is in milliseconds, and a GIF counts hundredths of a second.
-    gif = {"duration": max(20, 10 * round(100 / fps)), "loop": 0}
-    options: dict[str, Any] = gif if place.suffix == ".gif" else {"fps": fps, "macro_block_size": 1}
-    writer: Any = imageio.get_writer(place, mode="I", **options)
+    writer: Any = imageio.get_writer(place, mode="I", fps=fps, macro_block_size=1)
     with writer:
-        yield lambda frame: writer.append_data(frame if place.suffix == ".gif" else _even(frame))
+        yield lambda frame: writer.append_data(_even(frame))
+
+
+def _add_to_gif(file: BinaryIO, duration: int, last: list[Any], frame: Array) -> None:
+    """Add a frame of so many milliseconds: the part in which it differs from the last one.
+
+    Pillow's `save` merges equal frames, and holds all of them in memory.
+    """
+    from PIL import GifImagePlugin, Image, ImageChops  # noqa: PLC0415 - as above
+
+    image = Image.fromarray(frame)
+    box = (0, 0, *image.size)
+    if last:
+        box = ImageChops.difference(image, last.pop()).getbbox() or (0, 0, 1, 1)
+    last.append(image)
+    part = image.crop(box).convert("P", palette=Image.Palette.ADAPTIVE)
+    if not file.tell():
+        file.writelines(GifImagePlugin.getheader(part, info={"loop": 0})[0])
+    file.writelines(GifImagePlugin.getdata(part, box[:2], duration=duration, include_color_table=True))
 
 
 def _even(frame: Array) -> Array:

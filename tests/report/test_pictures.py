@@ -23,7 +23,7 @@ from rollout_cli.option_types import EpisodeRange
 from rollout_cli.report.card import write_card
 from rollout_cli.report.charts import PLOTS, Bars, chart_of, histogram
 from rollout_cli.report.figure import write_figure
-from rollout_cli.report.frames import as_frame, png
+from rollout_cli.report.frames import as_frame, filming, png
 from rollout_cli.report.text import lines
 from rollout_cli.run.render import AGAIN, STORED, render
 from tests.helpers.chunks import episode
@@ -84,9 +84,10 @@ def test_a_missing_package_is_named(
     with pytest.raises(UsageError, match="needs matplotlib") as caught:
         write_figure(chart_of(vectors, "returns"), tmp_path / "a.png")
     assert caught.value.hint == "pip install matplotlib"
-    monkeypatch.setitem(sys.modules, "imageio", None)
-    with pytest.raises(UsageError, match="needs imageio"):
-        render(vectors, 0, tmp_path / "a.gif")
+    for name, suffix in (("PIL", "gif"), ("imageio", "mp4")):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(UsageError, match="needs (pillow|imageio)"):
+            render(vectors, 0, tmp_path / f"a.{suffix}")
     assert [] == list(tmp_path.iterdir())
 
 
@@ -142,6 +143,22 @@ def test_a_gif(pictures: Dataset, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"neither \.gif nor \.mp4"):
         render(pictures, 0, tmp_path / "a.avi")
     assert ["a.gif"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_gif_has_all_frames(tmp_path: Path) -> None:
+    """Equal ones too, each with its duration, and their very pixels."""
+    frames = [np.full((4, 6, 3), value, np.uint8) for value in (0, 0, 9, 9, 9, 0)]
+    frames[3][1:3, 2, 1] = 77
+    with filming(tmp_path / "a.gif", 20.0) as add:
+        for frame in frames:
+            add(frame)
+    film: Any = Image.open(tmp_path / "a.gif")
+    with film:
+        assert (len(frames), 0) == (film.n_frames, film.info["loop"])
+        for at, frame in enumerate(frames):
+            film.seek(at)
+            assert 50 == film.info["duration"]
+            assert frame.tolist() == np.asarray(film.convert("RGB")).tolist()
 
 
 def test_an_episode_that_differs(tmp_path: Path) -> None:
