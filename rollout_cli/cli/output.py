@@ -77,8 +77,8 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def _cut(line: str, room: int) -> str:
-    end = "…" if sys.stdout.encoding.lower().startswith("utf") else "..."
-    return line if len(line) <= room else line[: room - len(end)] + end
+    # A terminal without UTF-8 gets three dots.
+    return line if len(line) <= room else f"{line[: room - 3]}…"
 
 
 def show(

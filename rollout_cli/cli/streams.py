@@ -11,26 +11,24 @@ import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rollout_cli.errors import StorageError
 
 STDOUT, STDERR = 1, 2
 _PATIENCE_MS = 2_000
-_IN_ASCII = str.maketrans(
-    {"…": "...", "─": "-", **dict(zip("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "---#####..-=++*", strict=True))}
-)
-"""What a stream whose encoding lacks these characters gets instead."""
+WITH_ASCII = "rollout_cli.ascii"
+"""The error handler of codecs by which streams encode."""
+_IN_ASCII = str.maketrans("─▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "----#####..-=++*") | {ord("…"): "..."}
+"""What stands for these characters where a stream's encoding lacks them; others are escaped."""
 
 
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that a stream's encoding lacks: an error handler of codecs."""
-    assert isinstance(error, UnicodeEncodeError)
-    lacking = error.object[error.start : error.end].translate(_IN_ASCII)
+def _in_ascii(error: Any) -> tuple[str, int]:
+    lacking: str = error.object[error.start : error.end].translate(_IN_ASCII)
     return lacking.encode("ascii", "backslashreplace").decode(), error.end
 
 
-codecs.register_error(WITH_ASCII := "rollout_cli.ascii", _in_ascii)
+codecs.register_error(WITH_ASCII, _in_ascii)
 
 
 def prepare_streams() -> None:

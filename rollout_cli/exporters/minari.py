@@ -17,8 +17,6 @@ from rollout_cli.exporters.source import with_last
 
 _VERSION = "0.5.3"
 """The version of Minari whose layout this is: its readers refuse a file that names none of theirs."""
-_OF_VECTORS = {"max_episode_steps", "num_envs", "vectorization_mode", "autoreset_mode"}
-"""What `gymnasium.make_vec` adds to the arguments in an EnvSpec."""
 
 
 def write(export: Export, *, author: str = "", email: str = "", description: str = "") -> None:
@@ -57,12 +55,11 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         "description": description,
         "not_held": list(export.losses),
     }
-    # `recover_environment` makes it. An environment that gymnasium does not make has no EnvSpec.
-    if text := export.run.get("env", {}).get("spec_json"):
-        spec = json.loads(text)
-        spec["max_episode_steps"] = export.env_spec.max_episode_length
-        spec["kwargs"] = {name: spec["kwargs"][name] for name in spec["kwargs"].keys() - _OF_VECTORS}
-        metadata["env_spec"] = json.dumps(spec)
+    # What `recover_environment` makes: only gymnasium's environments have one, and a vector one may be another.
+    env = export.run.get("env", {})
+    if env.get("spec_json") and "num_envs" not in env:
+        limited = {**json.loads(env["spec_json"]), "max_episode_steps": export.env_spec.max_episode_length}
+        metadata["env_spec"] = json.dumps(limited)
     (folder / "metadata.json").write_text(json.dumps(metadata))
 
 

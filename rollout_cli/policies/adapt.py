@@ -78,10 +78,9 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Mapping[str, Any] | 
                     hint="name a class, or a function that takes them and returns a policy, or omit them",
                 )
             return candidate
-    given = [*options, *["the EnvSpec"] * takes_spec]
-    how = f"with {', '.join(given)}" if given else "without arguments"
+    given = ", ".join([*options, *["the EnvSpec"] * takes_spec]) or "no arguments"
     with reporting(
-        PolicyLoadError, f"{getattr(candidate, '__qualname__', repr(candidate))}, called {how}, failed"
+        PolicyLoadError, f"{getattr(candidate, '__qualname__', repr(candidate))}, called with {given}, failed"
     ):
         return candidate(**options, env_spec=env_spec) if takes_spec else candidate(**options)
 

@@ -93,7 +93,7 @@ def filming(place: Path, fps: float) -> Iterator[Callable[[Array], object]]:
         return
     if place.suffix == ".gif":
         with place.open("wb") as file:
-            yield partial(_add_to_gif, file, max(20, 10 * round(100 / fps)), [])
+            yield partial(_add_to_gif, file, max(20, 10 * round(100 / fps)))
             file.write(b";")
         return
     import imageio.v2 as imageio  # noqa: PLC0415 - as above
@@ -103,22 +103,14 @@ def filming(place: Path, fps: float) -> Iterator[Callable[[Array], object]]:
         yield lambda frame: writer.append_data(_even(frame))
 
 
-def _add_to_gif(file: BinaryIO, duration: int, last: list[Any], frame: Array) -> None:
-    """Add a frame of so many milliseconds: the part in which it differs from the last one.
+def _add_to_gif(file: BinaryIO, duration: int, frame: Array) -> None:
+    """Add a frame of so many milliseconds: Pillow's `save` merges equal ones, and holds all of them in memory."""
+    from PIL import GifImagePlugin, Image  # noqa: PLC0415 - as above
 
-    Pillow's `save` merges equal frames, and holds all of them in memory.
-    """
-    from PIL import GifImagePlugin, Image, ImageChops  # noqa: PLC0415 - as above
-
-    image = Image.fromarray(frame)
-    box = (0, 0, *image.size)
-    if last:
-        box = ImageChops.difference(image, last.pop()).getbbox() or (0, 0, 1, 1)
-    last.append(image)
-    part = image.crop(box).convert("P", palette=Image.Palette.ADAPTIVE)
+    image = Image.fromarray(frame).convert("P", palette=Image.Palette.ADAPTIVE)
     if not file.tell():
-        file.writelines(GifImagePlugin.getheader(part, info={"loop": 0})[0])
-    file.writelines(GifImagePlugin.getdata(part, box[:2], duration=duration, include_color_table=True))
+        file.writelines(GifImagePlugin.getheader(image, info={"loop": 0})[0])
+    file.writelines(GifImagePlugin.getdata(image, duration=duration, include_color_table=True))
 
 
 def _even(frame: Array) -> Array:

@@ -72,23 +72,21 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     bare_rate, forms = _forms(trial, seconds)
 
     def measure(options: dict[str, Any]) -> Row:
-        words = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in options.items())
-        trial.progress.notice(f"measuring {words}")
-        row = _measured(trial, options, seconds, bare_rate)
-        trial.progress.notice(f"  {row.rate:,.0f} steps/s" if row.rate else f"  {row.problem}")
-        return row
+        words = "measuring workers: {}, environments a worker: {}, vectorization: {}"
+        trial.progress.notice(words.format(*options.values()))
+        return _measured(trial, options, seconds, bare_rate)
 
     rows = _settled([measure(form) for form in forms], measure)
     result = TuneResult(rows, bare_rate)
     most = 1 if config.sampler == "local" else config.workers
     counts = sorted({max(1, most // 2), max(1, most - 1), most + most // 2} - {config.workers})
     more = [measure({**result.fastest.options, "workers": count}) for count in counts]
-    best, count = result.fastest.rate, 2 * config.workers
-    while config.sampler != "local" and best:
-        more.append(measure({**result.fastest.options, "workers": count}))
-        if more[-1].rate < _HELPS * best:
+    last, count = result.fastest, 2 * config.workers
+    while last.rate and config.sampler != "local":
+        more.append(measure({**last.options, "workers": count}))
+        if more[-1].rate < _HELPS * last.rate:
             break
-        best, count = more[-1].rate, 2 * count
+        last, count = more[-1], 2 * count
     result = replace(result, rows=[*rows, *_settled(more, measure)])
     if not result.fastest.rate:
         raise WorkerError(

@@ -102,25 +102,28 @@ def test_environment_is_recorded(dataset: Path, tmp_path: Path) -> None:
     assert env == {"env_name": "Made-v0", "env_type": 2, "env_kwargs": {"size": 3}}
 
 
-NATIVE = ("--vectorization", "native", "--envs-per-worker", "4", "--env-kwargs", "max_episode_steps=70")
-
-
-@pytest.mark.parametrize("words", [("--max-episode-length", "70", "--wrapper", "FlattenObservation"), NATIVE])
-def test_minari_has_the_env_spec(rollout: Caller, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_minari_has_the_env_spec(rollout: Caller, tmp_path: Path) -> None:
     """`gymnasium.make` makes the environment of it, as `recover_environment` does: arguments, limit and wrappers."""
-    options = ("--env-kwargs", "sutton_barto_reward=true", "--timesteps", "200", *words)
-    rollout("collect", "--env", "CartPole-v1", *options, "--output", "pole")
+    options = ("--env-kwargs", "sutton_barto_reward=true", "--max-episode-length", "70", "--timesteps", "200")
+    rollout(
+        "collect", "--env", "CartPole-v1", "--wrapper", "FlattenObservation", *options, "--output", "pole"
+    )
     rollout("export", "pole", "--to", "minari", "--output", "cartpole/random-v0")
     metadata = json.loads((tmp_path / "cartpole/random-v0/data/metadata.json").read_text())
     made: Any = gymnasium.make(GymSpec.from_json(metadata["env_spec"]))
     assert (True, 70) == (made.unwrapped._sutton_barto_reward, made.spec.max_episode_steps)
-    assert ("--wrapper" in words) == isinstance(made, gymnasium.wrappers.FlattenObservation)
+    assert isinstance(made, gymnasium.wrappers.FlattenObservation)
 
 
 def test_minari_without_an_env_spec(dataset: Path, tmp_path: Path) -> None:
-    """An environment that gymnasium does not make has none."""
-    rollout_cli.export(rollout_cli.load(dataset), "minari", tmp_path / "made/case-v0")
-    assert "env_spec" not in json.loads((tmp_path / "made/case-v0/data/metadata.json").read_text())
+    """An environment that gymnasium does not make has none, and a vector environment's is that of another one."""
+    vector = {"env_source": {"spec": "V-v0"}, "env": {"spec_json": '{"id": "V-v0"}', "num_envs": 2}}
+    write_dataset(tmp_path / "v", chunks_of(SPECS["box"]), spec=SPECS["box"], header=vector)
+    for source in (dataset, tmp_path / "v"):
+        rollout_cli.export(rollout_cli.load(source), "minari", tmp_path / source.name / "case-v0")
+        assert "env_spec" not in json.loads(
+            (tmp_path / source.name / "case-v0/data/metadata.json").read_text()
+        )
 
 
 @pytest.mark.parametrize("flatten", [False, True])

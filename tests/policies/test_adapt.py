@@ -581,9 +581,9 @@ class Greedy:
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (_raising(RuntimeError("no weights")), "called without arguments, failed: RuntimeError: no weights"),
-        (_raising(SystemExit(2)), "called without arguments, failed: it ended with sys.exit: SystemExit: 2"),
-        (_raising(GeneratorExit()), "called without arguments, failed: GeneratorExit"),
+        (_raising(RuntimeError("no weights")), "called with no arguments, failed: RuntimeError: no weights"),
+        (_raising(SystemExit(2)), "called with no arguments, failed: it ended with sys.exit: SystemExit: 2"),
+        (_raising(GeneratorExit()), "called with no arguments, failed: GeneratorExit"),
         (
             Greedy,
             "called with the EnvSpec, failed: TypeError: Greedy.__init__() missing 1 required positional argument",

@@ -86,7 +86,7 @@ def test_a_missing_package_is_named(
     assert caught.value.hint == "pip install matplotlib"
     for name, suffix in (("PIL", "gif"), ("imageio", "mp4")):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(UsageError, match="needs (pillow|imageio)"):
+        with pytest.raises(UsageError, match=r"needs (pillow|imageio)"):
             render(vectors, 0, tmp_path / f"a.{suffix}")
     assert [] == list(tmp_path.iterdir())
 

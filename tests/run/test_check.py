@@ -102,7 +102,7 @@ POLICIES: dict[str, tuple[str, ...]] = {
     "shape": ("fail saved spaces: the action space of the policy is Box(-2.0, 2.0, (2,)",),
     "Masked": ("fail running", "action_masks"),
     "at_load": ("fail seeds", "action at step 0", "the policy draws from no seed"),
-    "missing": ("fail running", "Missing, called without arguments, failed", "weights.pt"),
+    "missing": ("fail running", "Missing, called with no arguments, failed", "weights.pt"),
 }
 """By fault of the policy, what the finding says."""
 
