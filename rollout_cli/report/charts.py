@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -180,12 +180,12 @@ def bins_of(values: Array, most: int = _BINS) -> Array:
     if not np.spacing(max(abs(low), abs(high))) * most <= high - low < math.inf:
         return np.array([low, max(high, np.nextafter(low, math.inf))])
     edges = np.linspace(low, high, most + 1)
-    if _are_halves(edges):  # Which would be those of whole numbers.
+    if are_halves(edges):  # Which would be those of whole numbers.
         edges[-1] = np.nextafter(high, math.inf)
     return edges
 
 
-def _are_halves(edges: Sequence[float] | Array) -> bool:
+def are_halves(edges: Sequence[float] | Array) -> bool:
     """Return whether bins, as `bins_of` makes them, are those of whole numbers: they end between two."""
     return all(edge % 1 == 0.5 for edge in edges)  # noqa: PLR2004
 
@@ -200,10 +200,12 @@ def _frequent(texts: list[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Titled:
-    """What a chart of any kind has."""
+    """What a chart of any kind has: `x` is what its values are, with the unit, and `y` what is counted or shown."""
 
     title: str
     note: str
+    x: str = field(default="", kw_only=True)
+    y: str = field(default="episodes", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ class Bars(Titled):
 
     labels: Sequence[str]
     counts: Sequence[int]
+    edges: Sequence[float] = ()  # Of the ranges, (n + 1,); none where the values are names.
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,7 @@ class Ranges(Titled):
     labels: Sequence[str]
     percentiles: Array  # (n, 3)
     ordered: bool  # Whether a group follows from the one before it.
+    places: Sequence[float] = ()  # The mean episode of each group.
 
     @property
     def heights(self) -> Array:
@@ -253,25 +257,26 @@ def chart_of(dataset: Dataset, what: str) -> Chart:
     if what == "over-time":
         return over_time(dataset)
     if what in ("returns", "lengths"):
-        return histogram(f"{what} of {len(dataset):,} episodes", dataset.rows.column(what[:-1]))
+        return histogram(what, dataset.rows.column(what[:-1]))
     return _column_chart(dataset, what[:-1])
 
 
-def histogram(title: str, values: Array) -> Bars:
-    """Return the histogram of some finite numbers."""
+def histogram(what: str, values: Array) -> Bars:
+    """Return the histogram of the finite `returns` or `lengths` of episodes."""
+    title, unit = f"{what} of {len(values):,} episodes", "length (steps)" if what == "lengths" else "return"
     finite = values[np.isfinite(values)]
     if not len(finite):
         return Bars(title, "no finite value", [], [])
     counts, edges = np.histogram(finite, bins_of(finite, min(_BARS, 3 + 2 * math.isqrt(len(finite)))))
     others = len(values) - len(finite)
     note = spread(finite) + (f"; {others:,} are not finite" if others else "")
-    return Bars(title, note, bin_labels(edges), counts.tolist())
+    return Bars(title, note, bin_labels(edges), counts.tolist(), edges.tolist(), x=unit)
 
 
 def bin_labels(edges: Sequence[float] | Array) -> list[str]:
     """Return the names of bins, as `bins_of` makes them, in as many digits as tell them apart."""
     pairs = list(pairwise(edges))
-    if _are_halves(edges):
+    if are_halves(edges):
         ends = [(f"{low + 0.5:.0f}", f"{high - 0.5:.0f}") for low, high in pairs]
         return [low if low == high else f"{low} to {high}" for low, high in ends]
     digits = next(n for n in range(4, 18) if len({f"{edge:.{n}g}" for edge in edges}) == len(edges))
@@ -301,10 +306,13 @@ def _ranges(dataset: Dataset, title: str, groups: Mapping[str, Array], *, ordere
     percentiles = {
         name: 2 * np.percentile(values / 2, [10, 50, 90]) for name, values in finite.items() if len(values)
     }
-    note = f"by {'episode' if ordered else 'worker'}: median, and from the 10th to the 90th percentile"
+    x = "episode" if ordered else "worker"
+    note = f"by {x}: median, and from the 10th to the 90th percentile"
     n_left_out = len(groups) - len(percentiles)
     note += f"; {n_left_out:,} without a finite return" if n_left_out else ""
-    return Ranges(title, note, [*percentiles], np.array([*percentiles.values()]).reshape(-1, 3), ordered)
+    rows = np.array([*percentiles.values()]).reshape(-1, 3)
+    places = [float(groups[name].mean()) for name in percentiles]
+    return Ranges(title, note, [*percentiles], rows, ordered, places, x=x, y="return")
 
 
 def _column_chart(dataset: Dataset, prefix: str) -> Chart:
@@ -318,7 +326,7 @@ def _column_chart(dataset: Dataset, prefix: str) -> Chart:
     first = rows[0]
     if len(rows) == 1 and first.counts and first.edges[0] % 1 and first.edges[1] - first.edges[0] == 1:
         note = f"mean {first.mean:.6g}, std {first.std:.6g}"
-        return Bars(title, note, bin_labels(first.edges), first.counts)
+        return Bars(title, note, bin_labels(first.edges), first.counts, first.edges, x=first.name, y="steps")
     others = len(rows) - _MOST_PROFILES
     note = "least value, histogram, greatest value" + (
         f"; {others:,} more are not shown" if others > 0 else ""

@@ -12,10 +12,10 @@ import numpy as np
 from rollout_cli.dataset.folder import staged
 from rollout_cli.errors import UsageError
 from rollout_cli.loading import needing
-from rollout_cli.report.charts import Bars, Chart, Profiles, Ranges
+from rollout_cli.report.charts import Bars, Chart, Profiles, Ranges, are_halves
 
 SUFFIXES = (".png", ".svg")
-_COLOUR, _COLUMNS, _DOTS, _SHORT_LABEL = "#3b6fb6", 3, 144, 3
+_COLOUR, _COLUMNS, _DOTS = "#3b6fb6", 3, 144
 
 
 def write_figure(chart: Chart, path: Path) -> None:
@@ -34,6 +34,7 @@ def write_figure(chart: Chart, path: Path) -> None:
         place.write_bytes(drawn(chart, path.suffix))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # Matplotlib's margins, of numbers near the largest one.
 def drawn(chart: Chart, suffix: str) -> bytes:
     """Return a chart as a picture of the kind that files with this suffix are."""
     with needing("matplotlib"):
@@ -56,17 +57,16 @@ def drawn(chart: Chart, suffix: str) -> bytes:
 
 def _panel(axes: Any, chart: Bars | Ranges) -> None:
     axes.set_title(chart.note, fontsize="small")
+    axes.set_xlabel(chart.x, parse_math=False)
+    axes.set_ylabel(chart.y)
     axes.spines[["top", "right"]].set_visible(False)
     if isinstance(chart, Ranges):
-        places = np.arange(len(chart.labels))
         low, middle, high = chart.percentiles.T
-        axes.fill_between(places, low, high, color=_COLOUR, alpha=0.25, linewidth=0)
-        axes.plot(places, middle, color=_COLOUR, marker="o", markersize=4)
-        axes.set_xticks(places, chart.labels, rotation=90)
+        axes.fill_between(chart.places, low, high, color=_COLOUR, alpha=0.25, linewidth=0)
+        axes.plot(chart.places, middle, color=_COLOUR, marker="o", markersize=4)
         return
-    axes.bar(chart.labels, chart.counts, width=0.95, color=_COLOUR)
-    is_wide = any(len(label) > _SHORT_LABEL for label in chart.labels)
-    axes.tick_params(axis="x", rotation=90 if is_wide else 0)
+    axes.bar(chart.edges[:-1], chart.counts, 0.95 * np.diff(chart.edges), align="edge", color=_COLOUR)
+    axes.locator_params(integer=are_halves(chart.edges))
 
 
 def _profiles(panels: Sequence[Any], chart: Profiles) -> None:

@@ -12,7 +12,7 @@ from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.episode_table import runs
 from rollout_cli.report.charts import Bars, Dimension, Ranges
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 200, 56, 24, 10
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 232, 56, 40, 26
 _WIDEST_BAR = 90
 _CHARACTER = 8.5  # The widest that a digit gets: on a telephone, texts are larger.
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 24
@@ -30,8 +30,9 @@ def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
     return tag("text", escape(text), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)
 
 
-def _chart(title: str, parts: Sequence[str]) -> str:
-    body = tag("title", escape(title)) + "".join(parts)
+def _chart(chart: Bars | Ranges, parts: Sequence[str]) -> str:
+    units = [_text(0, 12, chart.y, "start"), _text(_WIDTH / 2, _HEIGHT - 5, chart.x)]
+    body = tag("title", escape(chart.title)) + "".join([*units, *parts])
     return tag("svg", body, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", class_="chart")
 
 
@@ -44,12 +45,12 @@ def _x_labels(labels: Sequence[str], places: Sequence[float], left: float) -> li
     """Return the labels below the axis: all where there is room, else three of them, or two."""
     widest, last = _CHARACTER * (1 + max(map(len, labels), default=0)), len(labels) - 1
     if widest * len(labels) <= _WIDTH - left:
-        return [_text(x, _HEIGHT - 6, label) for x, label in zip(places, labels, strict=True)]
+        return [_text(x, _HEIGHT - 24, label) for x, label in zip(places, labels, strict=True)]
     middle = [last // 2] if widest * 3 <= _WIDTH - left else []
     return [
-        _text(left, _HEIGHT - 6, labels[0], "start"),
-        *(_text(places[at], _HEIGHT - 6, labels[at]) for at in middle),
-        _text(_WIDTH, _HEIGHT - 6, labels[last], "end"),
+        _text(left, _HEIGHT - 24, labels[0], "start"),
+        *(_text(places[at], _HEIGHT - 24, labels[at]) for at in middle),
+        _text(_WIDTH, _HEIGHT - 24, labels[last], "end"),
     ]
 
 
@@ -67,7 +68,7 @@ def bars(chart: Bars) -> str:
         size = {"width": f"{max(1.0, width - 1.5):.1f}", "height": f"{height:.1f}"}
         parts.append(tag("rect", tag("title", escape(f"{label}: {count:,}")), **shape, **size))
     places = [left + (at + 0.5) * width for at in range(len(chart.labels))]
-    return _chart(chart.title, [*parts, *_x_labels(chart.labels, places, left)])
+    return _chart(chart, [*parts, *_x_labels(chart.labels, places, left)])
 
 
 def ranges(chart: Ranges) -> str:
@@ -95,7 +96,7 @@ def ranges(chart: Ranges) -> str:
     for point, label, value in zip(middle, chart.labels, chart.percentiles[:, 1].tolist(), strict=True):
         x, y = point.split(",")
         parts.append(tag("circle", tag("title", escape(f"{label}: median {value:.6g}")), cx=x, cy=y, r=3))
-    return _chart(chart.title, [*parts, *_x_labels(chart.labels, places, left)])
+    return _chart(chart, [*parts, *_x_labels(chart.labels, places, left)])
 
 
 def _points(places: Sequence[float], heights: Array) -> list[str]:

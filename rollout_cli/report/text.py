@@ -30,8 +30,9 @@ def lines(chart: Chart, width: int) -> Iterator[str]:
 def _bars(chart: Bars, width: int) -> Iterator[str]:
     total, most = max(1, sum(chart.counts)), max(1, *chart.counts, 0)
     ends = [f"{count:,} {100 * count / total:5.1f} %" for count in chart.counts]
-    left, right = max(map(len, chart.labels), default=0), max(map(len, ends), default=0)
+    left, right = max(map(len, [chart.x, *chart.labels])), max(map(len, ends), default=0)
     room = max(_LEAST_BAR, width - left - right - 4)
+    yield f"{chart.x:>{left}}  {chart.y}"
     for label, count, end in zip(chart.labels, chart.counts, ends, strict=True):
         eighths = max(round(8 * room * count / most), 1 if count else 0)
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
@@ -43,11 +44,12 @@ def _ranges(chart: Ranges, width: int) -> Iterator[str]:
         yield "no finite value"
         return
     low, high = float(chart.percentiles.min()), float(chart.percentiles.max())
-    left = max(map(len, chart.labels))
+    left = max(map(len, [chart.x, *chart.labels]))
     middles = [f"{middle:.5g}" for middle in chart.percentiles[:, 1]]
     right = max(map(len, middles))
     room = max(_LEAST_BAR, width - left - right - 4)
     cells = np.rint(chart.heights * (room - 1)).astype(int)
+    yield f"{chart.x:>{left}}  {chart.y}"
     for label, (first, middle, last), value in zip(chart.labels, cells.tolist(), middles, strict=True):
         bar = [" "] * room
         bar[first : last + 1] = "─" * (last + 1 - first)

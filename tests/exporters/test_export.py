@@ -120,9 +120,9 @@ def test_minari_without_an_env_spec(dataset: Path, tmp_path: Path) -> None:
     vector = {"env_source": {"spec": "V-v0"}, "env": {"spec_json": '{"id": "V-v0"}', "num_envs": 2}}
     write_dataset(tmp_path / "v", chunks_of(SPECS["box"]), spec=SPECS["box"], header=vector)
     for source in (dataset, tmp_path / "v"):
-        rollout_cli.export(rollout_cli.load(source), "minari", tmp_path / source.name / "case-v0")
+        rollout_cli.export(rollout_cli.load(source), "minari", tmp_path / "made" / f"{source.name}-v0")
         assert "env_spec" not in json.loads(
-            (tmp_path / source.name / "case-v0/data/metadata.json").read_text()
+            (tmp_path / "made" / f"{source.name}-v0/data/metadata.json").read_text()
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -20,9 +22,10 @@ from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import DatasetExistsError, EnvError, EnvLoadError, UsageError
 from rollout_cli.option_types import EpisodeRange
+from rollout_cli.report import svg
 from rollout_cli.report.card import write_card
-from rollout_cli.report.charts import PLOTS, Bars, chart_of, histogram
-from rollout_cli.report.figure import write_figure
+from rollout_cli.report.charts import PLOTS, Bars, Ranges, chart_of, histogram
+from rollout_cli.report.figure import drawn, write_figure
 from rollout_cli.report.frames import as_frame, filming, png
 from rollout_cli.report.text import lines
 from rollout_cli.run.render import AGAIN, STORED, render
@@ -51,6 +54,39 @@ def test_bars_count_every_episode(vectors: Dataset) -> None:
     assert counts[counts.argmax()] == max(chart.counts)
     assert len(vectors) == sum(chart.counts)
     assert ["4", "5", "6"] == list(chart.labels)
+
+
+UNITS = {
+    "returns": ("return", "episodes"),
+    "lengths": ("length (steps)", "episodes"),
+    "over-time": ("episode", "return"),
+}
+
+
+@pytest.mark.parametrize("what", UNITS)
+def test_axes_have_numbers_and_units(vectors: Dataset, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """The figure has few numbers and no ranges below it; the terminal and the report name both units."""
+    figures: Any = pytest.importorskip("matplotlib.figure")
+    kept: list[Any] = []
+    save = figures.Figure.savefig
+    monkeypatch.setattr(
+        figures.Figure, "savefig", lambda self, *a, **k: (kept.append(self), save(self, *a, **k))
+    )
+    chart = chart_of(vectors, what)
+    drawn(chart, ".png")
+    (axes,) = kept[0].axes
+    assert UNITS[what] == (axes.get_xlabel(), axes.get_ylabel()) == (chart.x, chart.y)
+    written = [label.get_text().replace("\N{MINUS SIGN}", "-") for label in axes.get_xticklabels()]
+    assert all(math.isfinite(float(text)) for text in written if text)
+    assert UNITS[what] == tuple(re.split(r"  +", list(lines(chart, 80))[3].strip())[:2])
+    assert isinstance(chart, Bars | Ranges)
+    picture = svg.bars(chart) if isinstance(chart, Bars) else svg.ranges(chart)
+    assert {*UNITS[what]} <= {*re.findall(r">([^<]+)</text>", picture)}
+
+
+def test_a_figure_of_the_largest_numbers() -> None:
+    pytest.importorskip("matplotlib")
+    assert drawn(histogram("returns", np.array([1.7e308, -1.7e308, 1.0])), ".png")
 
 
 def test_values_that_are_not_finite_are_said() -> None:
