@@ -50,7 +50,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run that left something there; of several processes, the one that waits for the others looks."""
-    left = _entries(session) - session.config.stash[ENTRIES]
+    before = session.config.stash[ENTRIES]
+    left = _entries(session) - before
     if left and not hasattr(session.config, "workerinput"):
         print(f"\nthe tests left in the working folder: {', '.join(sorted(left))}")  # noqa: T201
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

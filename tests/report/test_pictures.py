@@ -69,9 +69,12 @@ def test_axes_have_numbers_and_units(vectors: Dataset, monkeypatch: pytest.Monke
     figures: Any = pytest.importorskip("matplotlib.figure")
     kept: list[Any] = []
     save = figures.Figure.savefig
-    monkeypatch.setattr(
-        figures.Figure, "savefig", lambda self, *a, **k: (kept.append(self), save(self, *a, **k))
-    )
+
+    def kept_and_saved(figure: Any, *words: Any, **options: Any) -> None:
+        kept.append(figure)
+        save(figure, *words, **options)
+
+    monkeypatch.setattr(figures.Figure, "savefig", kept_and_saved)
     chart = chart_of(vectors, what)
     drawn(chart, ".png")
     (axes,) = kept[0].axes
