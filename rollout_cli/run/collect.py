@@ -26,6 +26,7 @@ from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
 from rollout_cli.run.signals import StopSignals, stop_on_signals
+from rollout_cli.samplers.nesting import refuse_in_worker
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
 
@@ -121,6 +122,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
         RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset,
             whose status is `interrupted`; where there was none, no dataset is left.
     """
+    refuse_in_worker("collect")
     started_at, progress = time.monotonic(), progress or Progress()
     config = completed(config, progress)
     with stop_on_signals() as signals, _locked(config, progress) as lock:

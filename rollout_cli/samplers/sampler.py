@@ -26,6 +26,7 @@ from rollout_cli.errors import (
 from rollout_cli.progress import shown
 from rollout_cli.samplers.leases import LeaseSize, Pace
 from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
+from rollout_cli.samplers.nesting import refuse_in_worker
 from rollout_cli.samplers.plan import EpisodesPerWorker, LengthEstimate, MinTimesteps, Plan
 from rollout_cli.samplers.pool import Pool, SegmentRunner, Warn
 from rollout_cli.samplers.reorder import MOST_BYTES
@@ -87,6 +88,7 @@ class Sampler:
         warn: Callable[[str], None] | None = None,
         **options: Any,
     ) -> None:
+        refuse_in_worker(type(self).__name__)
         if isinstance(agents, WorkerFactory):
             worker_factory, agents, envs = agents, envs, garage_envs
         options = {name: value for name, value in options.items() if value is not None}
