@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.schema import DatasetSchema
+from rollout_cli.episodes.spaces import Leaf
 
 SAMPLE = 100
 """Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted."""
@@ -177,14 +178,17 @@ def anomalies(places: Mapping[str, Place]) -> list[Anomaly]:
 
 
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
-    """Return where each `column:problem` of either table is first; search only what the statistics show."""
+    """Return where each `column:problem` of either table is first.
+
+    Numbers are searched only if the statistics show a problem, or do not count every row.
+    """
     places = {}
     spaces = schema.spaces
     columns = (*spaces.observation, *spaces.action, *spaces.last_observation)
-    bounds = {column.name: column.leaf.bounds for column in columns if column.stored}
+    leaves = {column.name: column.leaf for column in columns if column.stored}
     step = "step" if "step" in table.column_names else "length"  # Of what followed an episode's last step.
-    for name in (name for name in (*bounds, "reward") if name in table.column_names):
-        for problem, bad in _bad_values(table[name], stats.get(name), bounds.get(name)):
+    for name in (name for name in (*leaves, "reward") if name in table.column_names):
+        for problem, bad in _bad_values(table[name], stats.get(name), leaves.get(name)):
             # Integers near 2**63 are rounded in the statistics, so there may be none.
             rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
             if rows:
@@ -195,19 +199,25 @@ def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) ->
 
 
 def _bad_values(
-    column: pa.ChunkedArray, stats: ColumnStats | None, bounds: tuple[Any, Any] | None
+    column: pa.ChunkedArray, stats: ColumnStats | None, leaf: Leaf | None
 ) -> Iterator[tuple[str, Array]]:
-    """Yield each problem that the statistics show, with the values that have it, bool (T, ...)."""
-    if pa.types.is_string(column.type):
-        letters = column.combine_chunks().buffers()[2]
-        if letters is not None and b"\\ud" in letters.to_pybytes():
-            yield "not_unicode", np.array([_ESCAPE.search(text) is not None for text in column.to_pylist()])
-    elif stats is not None and not _is_sampled(column, stats):
+    """Yield each problem that a column may have, with a mask of the values that have it, bool (T, ...)."""
+    if leaf is not None and leaf.kind == "text":
+        texts = column.to_pylist()
+        yield "not_unicode", np.array([_ESCAPE.search(text) is not None for text in texts])
+        yield "outside", np.array([not leaf.has_text(text) for text in texts])
+    elif stats is not None:
         count, lowest, highest, *_ = stats
-        if count.sum() < len(column) * count.size:
+        has_nan = count.sum() < len(column) * count.size
+        if leaf is not None and leaf.dtype.kind in "iuf" and _is_sampled(column, stats):
+            # The rows that are not counted may hold any number of their type.
+            has_nan = leaf.dtype.kind == "f"
+            numbers: Any = np.finfo if has_nan else np.iinfo
+            lowest, highest = numbers(leaf.dtype).min, numbers(leaf.dtype).max
+        if has_nan:
             yield "not_finite", ~np.isfinite(decode(column))
-        low, high = bounds or (-math.inf, math.inf)
+        low, high = (leaf and leaf.bounds) or (-math.inf, math.inf)
         # Comparisons with nan, where nothing was counted, are false.
         if np.any(lowest < low) or np.any(highest > high):
-            values = decode(column)
+            values = decode(column).reshape(len(column), *getattr(leaf, "shape", ()))
             yield "outside", np.isfinite(values) & ((values < low) | (values > high))

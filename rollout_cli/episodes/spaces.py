@@ -70,6 +70,14 @@ class Leaf:
             return space.start, space.start + space.nvec - 1
         return (0, 1) if self.kind == "multi_binary" else None
 
+    def has_text(self, text: str) -> bool:
+        """Return whether a string is in the space; True if it is a custom space, which only its class knows."""
+        space = self.space
+        if not isinstance(space, spaces.Text) or isinstance(space, _OwnText):
+            return True
+        # `contains` of gymnasium looks at one character after the other.
+        return space.min_length <= len(text) <= space.max_length and space.character_set.issuperset(text)
+
 
 def space_leaves(space: Space) -> tuple[Leaf, ...]:
     """Return the leaves of `space` in the order of its own tree (Dict keys as the space orders them).

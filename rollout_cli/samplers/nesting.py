@@ -6,13 +6,11 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 
 import rollout_cli
 from rollout_cli.errors import UserCodeError
 
 _in_worker: ContextVar[bool] = ContextVar("in_worker", default=False)
-_PACKAGE = Path(rollout_cli.__path__[0])
 
 
 @contextmanager
@@ -28,12 +26,11 @@ def running_worker() -> Iterator[None]:
 def refuse_in_worker(what: str) -> None:
     """Raise UserCodeError if a worker runs this code, most likely as it imports the user's script."""
     if _in_worker.get():
-        users = [
-            frame for frame in traceback.extract_stack() if _PACKAGE not in Path(frame.filename).parents
-        ]
+        stack = reversed(traceback.extract_stack())
+        caller = next(frame for frame in stack if not frame.filename.startswith(rollout_cli.__path__[0]))
         raise UserCodeError(
             f"{what} was used in a worker, which would start workers of its own",
             hint="put the main part of the script under `if __name__ == '__main__':`; "
             "workers import the module that a SPEC such as `module:attr` names",
-            place=f"{users[-1].filename}, line {users[-1].lineno}",
+            place=f"{caller.filename}, line {caller.lineno}",
         )

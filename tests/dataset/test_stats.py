@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from rollout_cli.dataset.convert import object_array
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.stats import (
@@ -28,6 +30,7 @@ from rollout_cli.dataset.stats import (
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.plain import plain_json
+from rollout_cli.episodes.spaces import SpaceRows
 from tests.helpers.chunks import BOX_SPEC, episode
 from tests.helpers.datasets import stats_of
 from tests.helpers.writing import RICH_SPEC, SMALL, resume_dataset, rich_episodes, write_dataset
@@ -182,9 +185,50 @@ def test_integers_at_the_edge_of_their_type_are_not_outside(tmp_path: Path) -> N
     assert [] == collected(tmp_path, [chunk], spec=spec)
 
 
-def test_sampled_columns_are_not_searched(tmp_path: Path) -> None:
+PIXELS = np.full((40, 40), 99, np.uint8)
+OUTSIDE: dict[str, tuple[spaces.Space[Any], Any, str]] = {
+    "box": (spaces.Box(-1, 1, (2,), np.float32), np.array([0, 5], np.float32), ""),
+    "0-d box": (spaces.Box(-1, 1, (), np.float32), np.float32(5), ""),
+    "integers": (spaces.Box(-3, 3, (2,), np.int64), np.array([0, 7]), ""),
+    "an image": (spaces.Box(0, 90, (40, 40), np.uint8), PIXELS, ""),
+    "an image of floats": (spaces.Box(0, 1, (40, 40), np.float32), PIXELS.astype(np.float32), ""),
+    "discrete": (spaces.Discrete(3), 3, ""),
+    "discrete from -1": (spaces.Discrete(3, start=-1), 2, ""),
+    "multi-discrete": (spaces.MultiDiscrete([2, 3]), np.array([1, 3]), ""),
+    "multi-binary": (spaces.MultiBinary(3), np.array([0, 1, 2], np.int8), ""),
+    "a long text": (spaces.Text(5), "abcdef", ""),
+    "a short text": (spaces.Text(5, min_length=3), "ab", ""),
+    "other characters": (spaces.Text(5, charset="ab"), "abc", ""),
+    "in a dict": (spaces.Dict(x=spaces.Text(5)), {"x": "abcdef"}, ".x"),
+    "in a tuple": (spaces.Tuple([spaces.Dict(x=spaces.Text(5))]), ({"x": "abcdef"},), ".0.x"),
+}
+"""By name, a space, a value that is outside of it, and the rest of the column's name."""
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_value_outside_of_any_kind_of_space_is_reported(name: str, tmp_path: Path) -> None:
+    """Also where the statistics count one row of 100, and of texts, which have none."""
+    space, value, path = OUTSIDE[name]
+    spec = EnvSpec(space, BOX_SPEC.action_space)
+    chunk = episode(0, 250, spec=spec)
+    chunk.observations[0][103] = SpaceRows(space).columns(value)[0]
+    assert [(f"observation{path}", "outside", 0, 103)] == collected(tmp_path, [chunk], spec=spec)
+
+
+def test_a_text_of_a_custom_space_is_not_outside(tmp_path: Path) -> None:
+    """Only the class of the space knows, and a reader of the dataset need not have it."""
+    words: Any = type("Words", (spaces.Space,), {"contains": lambda self, text: False})((), np.str_)
+    spec = EnvSpec(words, BOX_SPEC.action_space)
+    chunk = replace(episode(0, 5, spec=BOX_SPEC), observations=(object_array(["ä"] * 5),))
+    chunk = replace(chunk, last_observations=(object_array(["ä"]),))
+    assert [] == collected(tmp_path, [chunk], spec=spec)
+
+
+def test_sampled_columns_are_searched(tmp_path: Path) -> None:
+    """A row that the statistics do not count may be the only one that is not finite."""
     spec = EnvSpec(spaces.Box(-1, 1, (40, 40), np.float32), BOX_SPEC.action_space)
     chunk = episode(0, 250, spec=spec)
     chunk.observations[0][3] = np.nan
-    assert [] == collected(tmp_path, [chunk], spec=spec, limits=SizeLimits())
+    found = collected(tmp_path, [chunk], spec=spec, limits=SizeLimits())
+    assert [("observation", "not_finite", 0, 3)] == found
     assert 3 * 1600 == stats_of(tmp_path)["observation"]["count"]
