@@ -13,7 +13,7 @@ import numpy as np
 
 from rollout_cli.episodes.infos import InfoColumn, InfoPath, InfoTable, key_text, tabulate
 from rollout_cli.episodes.spaces import Array, Leaf
-from rollout_cli.workers.checks import BadValueError, checked_text, copied, shown
+from rollout_cli.workers.checks import BadValueError, as_array, checked_text, copied, shown
 
 _ODD = "odd"
 """The kind of a column of objects, whose values are classified one by one when they are taken."""
@@ -64,7 +64,7 @@ def reward_batch(rewards: Any, n_rows: int) -> Array:
 def flag_batch(name: str, flags: Any, n_rows: int) -> Array:
     """Return one bool a row, (n,); zeros and ones will do."""
     array = _as_array(flags)
-    is_bool = array.dtype == bool or (array.dtype.kind in "iu" and np.isin(array, (0, 1)).all())
+    is_bool = array.dtype == bool or (array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all())
     if array.shape != (n_rows,) or not is_bool:
         raise BadValueError(
             f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows"
@@ -81,8 +81,9 @@ def row_mask(rows: Sequence[int] | Array, n_rows: int) -> Array:
 
 def _as_array(values: Any) -> Array:
     try:
-        return np.asarray(values)
-    except Exception as error:  # A foreign array (a tensor with a gradient) may refuse in any way.
+        array: Array = as_array(values)
+        return array if array.flags.writeable else array.copy()  # As those of JAX are not.
+    except Exception as error:  # A foreign array may refuse in any way.
         raise BadValueError(f"the batch is no array: {shown(values)}") from error
 
 

@@ -54,25 +54,55 @@ def shown(value: Any) -> str:
 
 
 def as_reward(reward: Any) -> float:
-    """Return a reward, which is one real number, as a float."""
-    value = reward.item() if isinstance(reward, np.ndarray) and reward.size == 1 else reward
-    # `float` would read some texts, and take the real part of numpy's complex numbers.
-    if isinstance(value, str | bytes | np.complexfloating):
-        raise BadValueError(f"the reward is no number: {shown(reward)}", _REWARD_HINT)
-    try:
-        return float(value)
-    except (OverflowError, TypeError, ValueError) as error:
-        raise BadValueError(f"the reward is no number: {shown(reward)}", _REWARD_HINT) from error
+    """Return a reward as a float: a real number, or an array of any library that holds one."""
+    number = float(reward) if isinstance(reward, _FLOATS) else _number_in(reward)
+    if number is None:
+        raise _bad_result("reward", reward, "a real number", _REWARD_HINT)
+    return number
 
 
 def as_flag(name: str, flag: Any) -> bool:
-    """Return `terminated` or `truncated` as a bool; an integer 0 or 1 will do, all else would be a guess."""
-    if isinstance(flag, bool | np.bool_) or (isinstance(flag, int | np.integer) and flag in (0, 1)):
-        return bool(flag)
-    raise BadValueError(
-        f"{name} is no bool: {shown(flag)}",
-        "let env.step give True or False for terminated and for truncated",
+    """Return `terminated` or `truncated` as a bool: a bool, 0, 1, or an array of any library that holds one."""
+    number = _number_in(flag)
+    if number not in (0.0, 1.0):
+        raise _bad_result(name, flag, "a bool", "return True or False for terminated and for truncated")
+    return number == 1.0
+
+
+_FLOATS = (float, np.floating)
+# `float` parses strings, and takes the real part of numpy's complex numbers.
+_NO_NUMBERS = (str, bytes, np.complexfloating)
+
+
+def _number_in(value: Any) -> float | None:
+    """Return the real number that a value is, or that an array of one element holds; None for anything else."""
+    try:
+        if hasattr(value, "item"):
+            value = value.item()
+        elif hasattr(value, "__array__"):  # TensorFlow's have no `item`.
+            value = np.asarray(value).item()
+        return None if isinstance(value, _NO_NUMBERS) else float(value)
+    except Exception:  # noqa: BLE001  A foreign array may refuse in any way.
+        return None
+
+
+def _bad_result(name: str, value: Any, expected: str, hint: str) -> BadValueError:
+    shape = getattr(value, "shape", ())
+    of_shape = f" of shape {tuple(shape)}" if shape and isinstance(shape, tuple) else ""
+    text = " ".join(repr(value).split())
+    return BadValueError(
+        f"{STEP} returned {name}={text:.80} ({type(value).__name__}{of_shape}); expected {expected}", hint
     )
+
+
+def as_array(values: Any) -> Any:
+    """Return what numpy makes of values, also of a tensor with a gradient or on another device."""
+    try:
+        return np.asarray(values)
+    except Exception:  # Which one, the library decides.
+        if not hasattr(values, "detach"):
+            raise
+        return np.asarray(values.detach().cpu())
 
 
 def checked_text(name: str, value: Any, expected: Any) -> str:
@@ -159,7 +189,7 @@ def clipped(value: Any, space: spaces.Space[Any]) -> Any:
     if not isinstance(space, spaces.Box):
         return value
     try:
-        numbers = np.asarray(value)
+        numbers = as_array(value)
     except ValueError:
         return value  # The recorder says what is wrong with it.
     fits = numbers.dtype.kind in "biuf" and numbers.shape[numbers.ndim - len(space.shape) :] == space.shape
@@ -218,7 +248,9 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
     if isinstance(error, RolloutError):
         return
     if isinstance(error, BadValueError):
-        message, hint = f"{call}: {error}", error.hint
+        message, hint = str(error), error.hint
+        if not message.startswith(call):
+            message = f"{call}: {message}"
     elif interface and isinstance(error, TypeError | ValueError):
         message = f"{call}: the result is not {interface}: {error}"
         hint = f"return {interface}; gym before gymnasium gave fewer: wrap an environment of its interface"

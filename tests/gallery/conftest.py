@@ -1,4 +1,4 @@
-"""What the gallery needs: `ROLLOUT_TEST_GALLERY=1` and `ROLLOUT_TEST_RAY=1` ask for the rows that need more packages.
+"""What the gallery needs: `ROLLOUT_TEST_GALLERY=1` and its like ask for the rows that need more packages.
 
 Nothing is skipped: without the variable those rows do not exist; with it, a missing package is a failure.
 """
@@ -33,6 +33,9 @@ FURTHER = (
 collect_ignore = [] if WHOLE else [f"test_{name}.py" for name in FURTHER]
 if os.environ.get("ROLLOUT_TEST_RAY") != "1":
     collect_ignore.append("test_ray.py")
+# So has JAX, which warns at each fork of a process that uses it.
+if os.environ.get("ROLLOUT_TEST_JAX") != "1":
+    collect_ignore.append("test_arrays.py")
 if os.environ.get("ROLLOUT_TEST_PACKAGES") != "1":  # Set by `.ci/matrix/environments`.
     collect_ignore.append("test_packages.py")
 # Each of these libraries pins another gymnasium, and has an environment of its own: `.ci/matrix/policies`.

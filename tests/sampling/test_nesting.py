@@ -22,7 +22,9 @@ def env():
     return gymnasium.make("CartPole-v1")
 
 """
-COLLECT = "rollout_cli.collect(rollout_cli.CollectConfig(%s, episodes=2, workers=2, output='out', sampler='%s'))"
+COLLECT = (
+    "rollout_cli.collect(rollout_cli.CollectConfig(%s, episodes=2, workers=2, output='out', sampler='%s'))"
+)
 SAMPLE = "rollout_cli.%s(%s, seed=0, n_workers=2%s).obtain_samples(0, 10, None)"
 NAMED = {
     "collect": COLLECT % ("policy='script:Left'", "multiprocessing"),

@@ -50,6 +50,26 @@ def bending(at: int | None, bend: Callable[[Any], Any], verb: str = "step") -> C
     return Bent
 
 
+class Foreign:
+    """An array of one element as TensorFlow's are: it has no `item`."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = np.array([value])
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value[0])
+
+
+def read_only(seen: Any) -> Any:
+    """Return float64 numbers that nobody can write to, as a view of a JAX array is."""
+    seen = np.array(seen, np.float64)
+    seen.flags.writeable = False
+    return seen
+
+
 GOOD: dict[str, tuple[int, Callable[[Any], Any]]] = {
     "float64 observations": (0, lambda seen: seen.astype(np.float64)),
     "lists": (0, lambda seen: seen.tolist()),
@@ -57,7 +77,15 @@ GOOD: dict[str, tuple[int, Callable[[Any], Any]]] = {
     "array rewards": (1, lambda reward: np.array([reward])),
     "integer rewards": (1, lambda reward: 1),
     "numpy flags": (2, np.bool_),
+    "array flags": (2, np.array),
+    "flags of one element": (2, lambda flag: np.array([[flag]])),
     "integer flags": (2, int),
+    "float flags": (2, np.float32),
+    "array truncations": (3, lambda flag: np.array([flag])),
+    "rewards in an array of any shape": (1, lambda reward: np.array([[reward]], np.float32)),
+    "rewards of a foreign array": (1, Foreign),
+    "flags of a foreign array": (2, Foreign),
+    "read-only observations": (0, read_only),
     "a subclass of dict": (4, type("Info", (dict,), {})),
 }
 
@@ -77,6 +105,13 @@ def test_values_that_are_converted(kind: str, name: str) -> None:
     assert [0, 1, 2] * 4 == chunk.observations[0][:, 0].tolist()
 
 
+@pytest.mark.parametrize("kind", worlds.KINDS)
+@pytest.mark.parametrize("array", [np.asarray, read_only, np.float32, np.atleast_1d])
+def test_values_of_an_array_library(kind: str, array: Callable[[Any], Any]) -> None:
+    """Each observation, reward and flag is an array: 0-d, of one element, read-only, of floats for flags too."""
+    worlds.assert_arrays_are_taken(kind, array)
+
+
 STEP = r"env.step: the result is not \(observation, reward, terminated, truncated, info\)"
 BAD: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "gym's old step": (None, lambda result: (*result[:3], result[4]), STEP),
@@ -93,18 +128,45 @@ BAD: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     ),
     "none": (0, lambda seen: None, "env.step: the observation is NoneType None, expected"),
     "ragged": (0, lambda seen: [[1.0], 2.0], r"env.step: the observation is list \[\[1.0\], 2.0\], expected"),
-    "text reward": (1, lambda reward: "much", "env.step: the reward is no number: str 'much'"),
-    "readable reward": (1, lambda reward: "1.5", "env.step: the reward is no number: str '1.5'"),
-    "no reward": (1, lambda reward: None, "env.step: the reward is no number: NoneType None"),
-    "rewards": (1, lambda reward: np.zeros(2), "env.step: the reward is no number: ndarray"),
+    "text reward": (
+        1,
+        lambda reward: "much",
+        "env.step returned reward='much' \\(str\\); expected a real number",
+    ),
+    "readable reward": (
+        1,
+        lambda reward: "1.5",
+        "env.step returned reward='1.5' \\(str\\); expected a real number",
+    ),
+    "no reward": (
+        1,
+        lambda reward: None,
+        "env.step returned reward=None \\(NoneType\\); expected a real number",
+    ),
+    "rewards": (
+        1,
+        lambda reward: np.zeros((2, 1)),
+        r"env.step returned reward=array\(\[\[0.\], \[0.\]\]\) \(ndarray of shape \(2, 1\)\); expected a real number",
+    ),
     "complex reward": (
         1,
         lambda reward: np.complex64(1 + 2j),
-        "env.step: the reward is no number: complex64",
+        r"env.step returned reward=.*1\+2j.* \(complex64\)",
     ),
-    "huge reward": (1, lambda reward: 10**400, "env.step: the reward is no number: int 1000"),
-    "text flag": (2, lambda flag: "no", "env.step: terminated is no bool: str 'no'"),
-    "number flag": (3, lambda flag: 7, "env.step: truncated is no bool: int 7"),
+    "huge reward": (1, lambda reward: 10**400, "env.step returned reward=1000"),
+    "text flag": (2, lambda flag: "no", "env.step returned terminated='no' \\(str\\); expected a bool"),
+    "number flag": (3, lambda flag: 7, "env.step returned truncated=7 \\(int\\); expected a bool"),
+    "flags": (
+        2,
+        lambda flag: np.array([True, False]),
+        r"env.step returned terminated=array\(\[ True, False\]\) \(ndarray of shape \(2,\)\); expected a bool",
+    ),
+    "flags, all false": (
+        3,
+        lambda flag: np.zeros(2, bool),
+        r"env.step returned truncated=array\(\[False, False",
+    ),
+    "fraction flag": (3, lambda flag: 0.5, "env.step returned truncated=0.5"),
     "list info": (4, lambda info: [1], r"env.step: the info is no dictionary: list \[1\]"),
     "no info": (4, lambda info: None, "env.step: the info is no dictionary: NoneType None"),
 }

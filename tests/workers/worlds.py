@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from rollout_cli.envs.describe import env_spec_of
@@ -70,6 +70,40 @@ class ChainEnv(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         self.closed += 1
+
+
+class ArrayEnv(ChainEnv):
+    """Returns observations, rewards and flags as arrays of some library, which `array` makes."""
+
+    def __init__(self, array: Callable[[Any], Any] = np.asarray) -> None:
+        super().__init__()
+        self._array = array
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(**arguments)
+        return self._array(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        *values, info = super().step(action)
+        observation, reward, terminated, truncated = map(self._array, values)
+        return observation, reward, terminated, truncated, info
+
+
+class ArrayVectorEnv(VectorWrapper):
+    """Does the same in a vector environment."""
+
+    def __init__(self, env: Any, array: Callable[[Any], Any]) -> None:
+        super().__init__(env)
+        self._array = array
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observations, infos = self.env.reset(**arguments)
+        return self._array(observations), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        *values, infos = self.env.step(actions)
+        observations, rewards, terminated, truncated = map(self._array, values)
+        return observations, rewards, terminated, truncated, infos
 
 
 class SpaceEnv(gymnasium.Env[Any, Any]):
@@ -396,3 +430,24 @@ def check_chain(chunk: Chunk) -> None:
 def now() -> float:
     """Return the time of the workers' clock."""
     return time.perf_counter()
+
+
+def assert_arrays_are_taken(kind: str, array: Callable[[Any], Any]) -> None:
+    """Run episodes of which every value is an array of a library, and compare them with those of numpy's."""
+
+    class Writing(BatchPolicy):
+        def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+            actions, infos = super().get_actions(observations)
+            observations[...] = 0  # An observation is the policy's own.
+            return actions, infos
+
+    native = kind in NATIVE
+    env: Any = ArrayVectorEnv(env_of(kind, ChainEnv), array) if native else lambda: ArrayEnv(array)
+    taken, plain = run(make(kind, env, Writing), range(12)), run(make(kind, policy=Writing), range(12))
+    assert row_dicts(plain.env_infos) == row_dicts(taken.env_infos)
+    for name in ("numbers", "lengths", "terminated", "truncated", "rewards"):
+        assert np.array_equal(getattr(plain, name), getattr(taken, name)), name
+    for name in ("observations", "last_observations"):
+        expected, values = getattr(plain, name)[0], getattr(taken, name)[0]
+        assert expected.dtype == values.dtype
+        assert np.array_equal(expected, values), name

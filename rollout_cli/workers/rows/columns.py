@@ -16,7 +16,15 @@ import numpy as np
 
 from rollout_cli.episodes.spaces import Array, Leaf
 from rollout_cli.memory import Frames
-from rollout_cli.workers.checks import BadValueError, bad_action, checked_text, clipped, inside_check, shown
+from rollout_cli.workers.checks import (
+    BadValueError,
+    as_array,
+    bad_action,
+    checked_text,
+    clipped,
+    inside_check,
+    shown,
+)
 from rollout_cli.workers.values import OnInvalidAction
 
 Record = Callable[[Any], Any]
@@ -134,13 +142,14 @@ class Column:
     def _converted(self, value: Any) -> Array:
         """Return an array of the leaf's type and shape."""
         try:
-            numbers = np.asarray(value)
-        except Exception as error:  # A foreign array (a tensor with a gradient) may refuse in any way.
+            numbers = as_array(value)
+        except Exception as error:  # A foreign array may refuse in any way.
             raise self._refusal(value) from error
         if numbers.shape != self.leaf.shape or not np.can_cast(numbers.dtype, self._dtype, "same_kind"):
             raise self._refusal(value)
         with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
-            converted = np.asarray(numbers, self._dtype)
+            # A copy: arrays of JAX are read-only, and the policy may write to its own.
+            converted = np.array(numbers, self._dtype)
         if self._dtype.kind in "iu" and not np.array_equal(converted, numbers):
             raise BadValueError(
                 f"{self._name} has numbers for which {self._dtype} has no room, of {self.leaf.space}"

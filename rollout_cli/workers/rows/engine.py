@@ -94,6 +94,7 @@ class Row:
         rewards, infos = recorder.rewards, recorder.env_infos
         record_observation, record_action = recorder.observations.record, recorder.actions.record
         observation: Any = None
+        terminated = truncated = False
         where = acting = self.acting
         try:
             while True:
@@ -109,8 +110,12 @@ class Row:
                 rewards.append(reward if type(reward) is float else as_reward(reward))
                 if terminated or truncated or len(rewards) >= most_steps:
                     self.flags, observation = (terminated, truncated), None
-        except BaseException:
+        except BaseException as error:
             self.where = where
+            if where is STEP_RESULT and not isinstance(error, BadValueError):
+                # An array of several elements is neither true nor false.
+                as_flag("terminated", terminated)
+                as_flag("truncated", truncated)
             raise
 
 
