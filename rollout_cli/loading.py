@@ -87,7 +87,7 @@ def first_line(error: BaseException) -> str:
     """Return `error` as one line of at most some 300 characters: its type, and the first line of its text."""
     try:
         text = str(error).strip()
-    except Exception as another:  # noqa: BLE001 - __str__ is the user's code, and may raise anything
+    except BaseException as another:  # noqa: BLE001 - __str__ is the user's code, and may raise anything
         text = f"(it has no text: its __str__ raised {type(another).__name__})"
     name = type(error).__name__
     return f"{name}: {printable(_shortened(text.splitlines()[0], 300))}" if text else name

@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from rollout_cli.errors import EnvLoadError, RolloutError, misspelt
-from rollout_cli.loading import failure, needing, reporting
+from rollout_cli.loading import failure, is_interrupt, needing, reporting
 
 Env = gymnasium.Env[Any, Any]
 
@@ -81,7 +81,9 @@ def call_builder(
             f"{name!r} needs a package that is missing: {error}",
             hint=f"run {' && '.join(lines)}" if lines else "install the package that it names",
         ) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         hint = "the traceback below shows where"
         if isinstance(error, ModuleNotFoundError) and error.name:
             hint = f"install the package that provides {error.name!r}"

@@ -236,7 +236,7 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
     (`env.step`) failed. What fails while the result of a call is taken apart is a result that is not as it
     should be.
     """
-    if isinstance(error, GeneratorExit) or is_interrupt(error):
+    if is_interrupt(error):
         return
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         # Python changes its type where it leaves a generator, such as the steps of a row.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy
+import numpy as np
 import pytest
 import torch
 
@@ -20,7 +21,7 @@ def with_gradient(values: Any) -> Any:
 
 def one_element(values: Any) -> Any:
     """Return a tensor (1,) of a number, as environments with rows of their own return for one."""
-    return torch.atleast_1d(torch.as_tensor(values))
+    return torch.as_tensor(np.atleast_1d(values))
 
 
 ARRAYS: dict[str, Callable[[Any], Any]] = {

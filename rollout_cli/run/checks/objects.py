@@ -120,7 +120,7 @@ def _found(look: Callable[[InspectingWorker], Iterator[Finding]], worker: Inspec
     """Return the findings of a check; what the user's code raises under it is one."""
     try:
         return [*look(worker)]
-    except Exception as error:  # noqa: BLE001 - user code may raise anything
+    except BaseException as error:  # noqa: BLE001 - user code may raise anything
         return [Finding("fail", f"it raised {first_line(error)}", "mend what raises, or what it was given")]
 
 
