@@ -8,6 +8,7 @@ import shlex
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -149,18 +150,19 @@ def check(
         ),
     ] = 20.0,
     config: ConfigFlag = None,
+    strict: Annotated[bool, shown("--strict", text="Fail on warnings, too.")] = False,
     quiet: Annotated[bool, shown("--quiet", "-q", text="Print only what is not well.")] = False,
     json: JsonFlag = False,
 ) -> int:
     """Try for some seconds what `rollout collect` would run, and say what may go wrong; leave no dataset.
 
-    It takes the options of `collect`. The exit code is 3 if any check fails, else 0.
+    It takes the options of `collect`. The exit code is 3 if any check fails (or, with --strict, warns), else 0.
     """
     asked = _asked_about(context, config)
     from rollout_cli.run.check import check as run_check  # noqa: PLC0415 - it loads numpy and gymnasium
 
     with showing_progress(wanted=False, quiet=quiet or json) as progress, user_output_on_stderr():
-        report = run_check(asked, seconds=seconds, progress=progress)
+        report = run_check(asked, seconds=seconds, strict=strict, progress=progress)
     document = report.document()
     if json:
         print_json(document)
@@ -171,6 +173,8 @@ def check(
             lines += [f"{'':<{width + 6}}  change: {entry['change']}"] if entry["change"] else []
             if entry["status"] != "ok" or not quiet:
                 print_text("\n".join(map(printable, lines)))
+                if entry["details"]:
+                    print_text(printable(indent(entry["details"], "  "), keep="\n"))
         if report.costs and not quiet:
             print_text("")
             print_rows(report.rows())

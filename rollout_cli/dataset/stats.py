@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from gymnasium import spaces
 
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.schema import DatasetSchema
@@ -205,7 +206,8 @@ def _bad_values(
     if leaf is not None and leaf.kind == "text":
         texts = column.to_pylist()
         yield "not_unicode", np.array([_ESCAPE.search(text) is not None for text in texts])
-        yield "outside", np.array([not leaf.has_text(text) for text in texts])
+        if isinstance(leaf.space, spaces.Text):  # Only its own class knows what is in another one.
+            yield "outside", np.array([not leaf.space.contains(text) for text in texts])
     elif stats is not None:
         count, lowest, highest, *_ = stats
         has_nan = count.sum() < len(column) * count.size

@@ -146,8 +146,10 @@ def checked_env(built: Any, name: str) -> Env:
 
 def refuse_agents(built: Any, name: str) -> None:
     """Raise EnvLoadError for an environment of several agents, as PettingZoo's are."""
+    # PettingZoo's parallel environments may have no agents before a reset; their spaces are methods.
+    is_method = callable(getattr(built, "observation_space", None))
     if not isinstance(built, gymnasium.Env | type) and (
-        hasattr(built, "possible_agents") or hasattr(built, "agents")
+        is_method or hasattr(built, "possible_agents") or hasattr(built, "agents")
     ):
         raise EnvLoadError(
             f"{name!r} is a multi-agent environment, as those of PettingZoo are, "

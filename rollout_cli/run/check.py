@@ -111,16 +111,19 @@ class CheckReport:
         findings: By the name of the check; none where all is well.
         costs: What a step and the run take, see `_costs`; empty where no episode ended.
         seconds: What the check took.
+        strict: Whether a warning is a failure.
     """
 
     findings: Mapping[str, Sequence[Finding]]
     costs: Mapping[str, float]
     seconds: float
+    strict: bool = False
 
     @property
     def has_failed(self) -> bool:
         """Whether any check failed."""
-        return any(finding.status == "fail" for entries in self.findings.values() for finding in entries)
+        failures = ("fail", "warn") if self.strict else ("fail",)
+        return any(finding.status in failures for entries in self.findings.values() for finding in entries)
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON holds it: an entry for each finding, and for a check without any."""
@@ -142,7 +145,9 @@ class CheckReport:
         }
 
 
-def check(config: CollectConfig, *, seconds: float, progress: Progress | None = None) -> CheckReport:
+def check(
+    config: CollectConfig, *, seconds: float, strict: bool = False, progress: Progress | None = None
+) -> CheckReport:
     """Look at what a run would do, in a few processes that get so many seconds each.
 
     Raises:
@@ -165,7 +170,7 @@ def check(config: CollectConfig, *, seconds: float, progress: Progress | None = 
             clipped = replace(trial, config=replace(trial.config, invalid_action="clip"))
             recorded = _recorded(clipped, max(_EPISODES, n_steps))
             # So it was an action outside of its space, which hides nothing else.
-            findings["actions"] = [Finding("fail", error.message, error.marked_hint)]
+            findings["actions"] = [Finding("fail", error.message, error.marked_hint, error.details)]
         costs = _costs(config, recorded)
         for name, look in ON_EPISODES.items():
             findings[name] = [*look(recorded)]
@@ -178,8 +183,8 @@ def check(config: CollectConfig, *, seconds: float, progress: Progress | None = 
             )
         ]
     except RolloutError as error:
-        findings["running"] = [Finding("fail", error.message, error.marked_hint)]
-    return CheckReport(findings, costs, time.monotonic() - began)
+        findings["running"] = [Finding("fail", error.message, error.marked_hint, error.details)]
+    return CheckReport(findings, costs, time.monotonic() - began, strict)
 
 
 def _recorded(trial: Trial, n_steps: int) -> Recorded:

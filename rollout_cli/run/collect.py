@@ -276,6 +276,8 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
         with closing(tally.until_failure(sampler.stream_refs(state.plan))) as chunks:
             for chunk in chunks:
                 if sampler.report is not report:
+                    for line in sampler.report.warnings[len(report.warnings) :]:
+                        run.progress.warn(line)
                     report = sampler.report
                     writer.record(**state.history({"files": pins.record(report.files)}))
                 tally.early.keep(chunk)

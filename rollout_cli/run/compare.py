@@ -57,13 +57,13 @@ def first_difference(
     """Return where two runs of one episode first differ, in the step and in the order of cause and effect.
 
     Whatever is recorded is compared, except which worker ran it and how long that took; or `only` these
-    fields.
+    fields, such as `observation` or `observation.camera`.
     """
     columns, others = (
         {
             name: column
             for name, column in _columns(batch).items()
-            if not only or name.partition(".")[0] in only
+            if not only or name in only or name.partition(".")[0] in only
         }
         for batch in (first, again)
     )

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from pathlib import Path
 
 import rollout_cli
 from rollout_cli.errors import UserCodeError
 
-_in_worker: ContextVar[bool] = ContextVar("in_worker", default=False)
-
-
-@contextmanager
-def running_worker() -> Iterator[None]:
-    """Mark this thread as one that runs a worker, in a process of its own or in the caller's."""
-    token = _in_worker.set(True)
-    try:
-        yield
-    finally:
-        _in_worker.reset(token)
+_PACKAGE = Path(rollout_cli.__file__).parent
+_WORKERS = {str(_PACKAGE / "samplers" / name) for name in ("worker_loop.py", "queue_worker.py")}
+"""The modules from which user code runs in a worker, wherever that is."""
 
 
 def refuse_in_worker(what: str) -> None:
-    """Raise UserCodeError if a worker runs this code, most likely as it imports the user's script."""
-    if _in_worker.get():
-        stack = reversed(traceback.extract_stack())
-        caller = next(frame for frame in stack if not frame.filename.startswith(rollout_cli.__path__[0]))
+    """Raise UserCodeError if a worker is among the callers, most likely as it imports the user's script."""
+    stack = traceback.extract_stack()
+    if not _WORKERS.isdisjoint(frame.filename for frame in stack):
+        caller = [frame for frame in stack if _PACKAGE not in Path(frame.filename).parents][-1]
         raise UserCodeError(
             f"{what} was used in a worker, which would start workers of its own",
             hint="put the main part of the script under `if __name__ == '__main__':`; "

@@ -14,7 +14,6 @@ import setproctitle
 from rollout_cli.envs.source import as_env_source
 from rollout_cli.envs.updates import EnvUpdate
 from rollout_cli.errors import InternalError
-from rollout_cli.samplers.nesting import running_worker
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.worker import Worker
 
@@ -43,7 +42,7 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
     Raises:
         InternalError: At an unknown command (an AssertionError, too).
     """
-    with running_worker(), contextlib.ExitStack() as ending:
+    with contextlib.ExitStack() as ending:
         for end in (to_worker, to_sampler):
             if hasattr(end, "close"):
                 ending.callback(end.close)

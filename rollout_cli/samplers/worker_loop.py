@@ -29,7 +29,6 @@ from rollout_cli.samplers.messages import (
     ToSampler,
     ToWorker,
 )
-from rollout_cli.samplers.nesting import running_worker
 from rollout_cli.samplers.pool import Died, Event
 from rollout_cli.workers.checks import sound_episodes
 from rollout_cli.workers.factory import WorkerFactory
@@ -98,7 +97,6 @@ class WorkerLoop:
         """Return the numbers of the episodes that run."""
         return self._worker.running_numbers if self._worker is not None else ()
 
-    @running_worker()
     def turn(self, commands: Sequence[ToWorker] = ()) -> list[ToSampler]:
         """Take commands, run episodes for a while or one step of the env, and return what is to be sent.
 

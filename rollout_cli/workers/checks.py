@@ -74,13 +74,17 @@ _FLOATS = (float, np.floating)
 _NO_NUMBERS = (str, bytes, np.complexfloating)
 
 
+def element(value: Any) -> Any:
+    """Return the number in an array of one element, of any library; a value that is no array as it is."""
+    if hasattr(value, "__array__") and not hasattr(value, "item"):  # As TensorFlow's.
+        value = np.asarray(value)
+    return value.item() if hasattr(value, "item") else value
+
+
 def _number_in(value: Any) -> float | None:
     """Return the real number that a value is, or that an array of one element holds; None for anything else."""
     try:
-        if hasattr(value, "item"):
-            value = value.item()
-        elif hasattr(value, "__array__"):  # TensorFlow's have no `item`.
-            value = np.asarray(value).item()
+        value = element(value)
         return None if isinstance(value, _NO_NUMBERS) else float(value)
     except Exception:  # noqa: BLE001  A foreign array may refuse in any way.
         return None

@@ -64,7 +64,8 @@ class WorkerReport:
         scope: `n_envs` where its episodes depend on how many environments a worker has, else `any`.
         not_reproducible: Why its episodes cannot be reproduced, where that is known before they run.
         files: The files that its policy and its environment have read.
-        warnings: What is wrong for data in the wrappers of its environment, a line each.
+        warnings: What is wrong for data in its environment, a line each: wrappers, and observations that are
+            cast.
     """
 
     env: Mapping[str, Any] = field(default_factory=dict)
@@ -85,6 +86,7 @@ class WorkerReport:
             self,
             modules=tuple(sorted({*self.modules, *other.modules})),
             files=agreed(self.files, other.files),
+            warnings=tuple(dict.fromkeys([*self.warnings, *other.warnings])),
         )
 
 

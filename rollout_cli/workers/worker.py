@@ -80,6 +80,10 @@ class Engine(Protocol):
     def running_numbers(self) -> tuple[int, ...]:
         """The numbers of the episodes that run."""
 
+    @property
+    def casts(self) -> list[str]:
+        """Warnings about observations that have lost digits."""
+
     def use_policy(self, policy: AdaptedPolicy) -> None:
         """Run the next episodes with `policy`: new parameters, or another policy of the same form.
 
@@ -392,7 +396,7 @@ class Worker(abc.ABC):
             modules=loaded_modules(),
             scope=engine.scope,
             not_reproducible=engine.not_reproducible,
-            warnings=tuple(stack_warnings(self.env)),
+            warnings=(*stack_warnings(self.env), *engine.casts),
         )
 
     def shutdown(self) -> None:

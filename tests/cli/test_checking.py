@@ -27,6 +27,22 @@ def test_what_fails_ends_with_3(rollout: Caller) -> None:
     assert "\nok " not in called.stdout
 
 
+def test_strict_ends_with_3_for_a_warning(rollout: Caller) -> None:
+    """Also in the document; without the flag a warning is no failure."""
+    words = ("check", *ENV, "--env-kwargs", "fault=is float64", "--seconds", "60", "--json")
+    assert json.loads(rollout(*words).stdout)["passed"]
+    assert not json.loads(rollout(*words, "--strict", code=3).stdout)["passed"]
+
+
+def test_a_traceback_stands_below_its_line(rollout: Caller) -> None:
+    """Where the advice says that it does."""
+    words = ("check", *ENV, "--env-kwargs", "fault=raises", "--seconds", "60", "--quiet")
+    lines = rollout(*words, code=3).stdout.splitlines()
+    place = next(at for at, line in enumerate(lines) if "change: the traceback below shows where" in line)
+    assert "  Traceback (most recent call last):" == lines[place + 1]
+    assert "  ValueError: a broken joint" in lines
+
+
 def test_what_passes_ends_with_0(rollout: Caller, tmp_path: Path) -> None:
     """It takes the words and files of `collect`, and says what that would take; with --json as a document."""
     file = tmp_path / "run.toml"
@@ -35,7 +51,7 @@ def test_what_passes_ends_with_0(rollout: Caller, tmp_path: Path) -> None:
     document = json.loads(called.stdout)
     assert document["passed"]
     assert 2000 == document["costs"]["steps"]
-    assert {"check", "status", "what", "change"} == document["checks"][0].keys()
+    assert {"check", "status", "what", "change", "details"} == document["checks"][0].keys()
     shown = rollout("check", *ENDLESS, "--config", file, "--seconds", "60").stdout
     assert "\nthe run  2,000 steps: " in shown
 

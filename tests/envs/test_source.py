@@ -49,6 +49,8 @@ MODULE = """
         return ChainEnv(**kwargs)
     def several():
         return type("ParallelEnv", (), {"possible_agents": ["first", "second"]})()
+    def unreset():
+        return type("ParallelEnv", (), {"observation_space": lambda self, agent: None})()
     gymnasium.register("Registered-v0", Mine, max_episode_steps=9)
 """
 
@@ -216,6 +218,7 @@ def test_an_environment_that_cannot_be_pickled() -> None:
         ("mine", {}, "there is no environment 'mine'", "did you mean mine:Mine or mine:make or"),
         ("mine.py", {}, "there is no environment 'mine.py'", "did you mean mine:Mine or mine:make or"),
         ("mine:several", {}, "'mine:several' is a multi-agent environment", "gymnasium.Env for one agent"),
+        ("mine:unreset", {}, "'mine:unreset' is a multi-agent environment", "gymnasium.Env for one agent"),
         ("lazy:Absent", {}, "reading 'Absent' of 'lazy' failed: ModuleNotFoundError", "traceback"),
         ("mine:Absent", {}, "no attribute 'Absent'", "it has: ChainEnv"),
         ("mine:number", {}, "'mine:number' is no gymnasium.Env, but an object of type int", "factory"),

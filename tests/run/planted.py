@@ -30,7 +30,7 @@ class World(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if self.fault == "hangs":
             time.sleep(3600)
-        super().reset(seed=seed)
+        super().reset(seed=None if "passes no seed on" in self.fault else seed)
         ignores = self.fault == "ignores its seed"
         self._random = np.random.default_rng() if ignores else self.np_random
         if self.fault == "is constant":
@@ -51,7 +51,7 @@ class World(gymnasium.Env[Any, Any]):
             reward += {"draws late": float(np.random.default_rng().random()), "gives nan": np.nan}.get(
                 self.fault, 0
             )
-            reward += _steps_of_all if self.fault == "keeps state in its module" else 0
+            reward += _steps_of_all if "keeps state in its module" in self.fault else 0
             if self.fault == "crashes":
                 os.abort()
             if self.fault == "raises":
@@ -60,7 +60,7 @@ class World(gymnasium.Env[Any, Any]):
             action *= 0.5
         over = self._step >= self._end and self.fault != "has no end"
         info: dict[str, Any] = {"itself": object()} if self.fault == "has odd infos" else {}
-        if self.fault == "has the time in its infos":
+        if "has the time in its infos" in self.fault:
             info = {"now": time.time()}
         return self._observed(), reward, over, False, info
 
@@ -68,6 +68,10 @@ class World(gymnasium.Env[Any, Any]):
         seen = self._random.uniform(-1, 1, (2, 1)).astype(np.float32)
         if self.fault == "leaves its space" and self._step == 35:
             seen += 6
+        if self.fault.startswith("is outside"):
+            seen += 6
+        if self.fault.startswith("is float64"):
+            seen = seen.astype(np.float64)
         if self.fault == "sees nan" and self._step == 35:
             seen *= np.nan
         if self.fault == "reuses its array":
@@ -100,6 +104,7 @@ class Policy:
 
     def predict(self, observation: Any, deterministic: bool = False) -> Any:
         self._acted += 1
+        assert np.float32 == observation.dtype, "it needs what the space says"
         if self.fault in SAVED_ACTIONS:
             return np.int64(2), None
         action = self._drawn * 2 * np.tanh(3 * observation[0])
@@ -149,7 +154,14 @@ class Missing(Policy):
         raise FileNotFoundError("weights.pt")
 
 
-missing = Missing
+class Blind(Policy):
+    """A policy that raises."""
+
+    def predict(self, observation: Any, deterministic: bool = False) -> Any:
+        raise RuntimeError("too dark")
+
+
+missing, blind = Missing, Blind
 sound = policy("")
 scales = policy("scales to one")
 squashes = policy("squashes nothing")

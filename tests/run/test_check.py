@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +66,16 @@ ENVS = {
     "has odd infos": ("warn infos: nothing can store the infos env_info.itself", "--drop-info"),
     "has the time in its infos": ("warn seeds", "env_info.now at step 0", "--drop-info"),
     "changes its action": ("warn masks and actions: env.step changes the action",),
+    "has the time in its infos, and keeps state in its module": (
+        "fail seeds: episode",
+        "reward at step 34",
+        "the environment keeps state across resets",
+    ),
+    "passes no seed on": ("fail gymnasium's checker: ", "super().reset(seed=seed)", "was not checked"),
+    "is float64, passes no seed on": ("fail gymnasium's checker: ", "super().reset(seed=seed)"),
+    "is outside, passes no seed on": ("fail gymnasium's checker: ", "super().reset(seed=seed)"),
+    "is outside": ("warn values: observation holds values outside of its space", "at step 0"),
+    "is float64": ("warn gymnasium's checker: the observation is float64, and is cast to float32",),
     "reuses its array": ("warn gymnasium's checker: ", "share an object"),
     "crashes": ("fail running: worker 0 was killed by SIGABRT in step", "planted.py"),
     "raises": ("fail running: env.step", "a broken joint", "step 34"),
@@ -82,6 +93,35 @@ def test_a_fault_of_the_environment_is_found(fault: str) -> None:
     policy = RANDOM if "masks" in fault or "nan" in fault else SOUND
     found = findings(checked(fault, policy))
     assert any(all(words in line for words in ENVS[fault]) for line in found), found
+
+
+def test_observations_that_are_cast_are_one_warning() -> None:
+    """The policy sees them as a run gives them: it is not at fault. A strict check fails."""
+    report = checked("is float64")
+    (line,) = findings(report)
+    assert line.startswith("warn gymnasium's checker: the observation is float64, and is cast to float32")
+    assert (False, True) == (report.has_failed, replace(report, strict=True).has_failed)
+    assert not replace(checked(), strict=True).has_failed
+
+
+@pytest.mark.parametrize(
+    ("options", "check_name", "words"),
+    [
+        ({"fault": "raises"}, "running", "ValueError: a broken joint"),
+        ({"policy": "tests.run.planted:missing"}, "running", "FileNotFoundError: weights.pt"),
+        ({"policy": "tests.run.planted:blind"}, "exploration", "RuntimeError: too dark"),
+    ],
+)
+def test_a_traceback_that_is_spoken_of_is_there(options: Any, check_name: str, words: str) -> None:
+    """It is the user's own."""
+    findings_of = {
+        entry["check"]: entry for entry in checked(**options).document()["checks"] if entry["status"] != "ok"
+    }
+    finding = findings_of[check_name]
+    assert "the traceback below" in finding["change"]
+    assert finding["details"].startswith("Traceback")
+    assert "planted.py" in finding["details"]
+    assert words in finding["details"]
 
 
 POLICIES: dict[str, tuple[str, ...]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 _SEVERAL = 3  # Episodes that are alike are a sign, where there are so many.
 _MANY, _ALWAYS = 20, 0.9  # So are so many actions, and such a share of them.
 _LONG = 5_000  # Steps within which an episode may be expected to end.
-_COURSE = ("observation", "action", "reward", "length")
+_COURSE = ("observation", "last_observation", "action", "reward", "terminated", "truncated", "length")
+"""The fields that make an episode; infos may differ, as the time does, whatever these do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ def _seeds(recorded: Recorded) -> Iterator[Finding]:
         yield Finding("warn", "there was no time to run episodes again", "give more: {seconds=…}")
         return
     for place, number, again in zip(places, numbers, repeated, strict=True):
-        difference = first_difference(recorded.batch(place), again)
+        first = recorded.batch(place)
+        difference = first_difference(first, again, only=_COURSE) or first_difference(first, again)
         if difference is not None:
             was, now = difference.values
             what = f"episode {number}: {difference.place} is {was}, then {now}"
@@ -170,7 +173,7 @@ def _seeds(recorded: Recorded) -> Iterator[Finding]:
                 yield Finding("warn", what, advice(difference))
             else:
                 who = "policy" if difference.field.startswith("action") else "environment"
-                yield _reason(recorded, number, what, who)
+                yield _reason(recorded, number, what, who, difference.field)
             return
     yield Finding(
         "ok",
@@ -178,12 +181,16 @@ def _seeds(recorded: Recorded) -> Iterator[Finding]:
     )
 
 
-def _reason(recorded: Recorded, number: int, what: str, who: str) -> Finding:
-    """Return the finding on an episode that differs: whether it does so alone, or by what ran before it."""
+def _reason(recorded: Recorded, number: int, what: str, who: str, field: str) -> Finding:
+    """Return the finding on an episode that differs in a field: by itself, or by what ran before it.
+
+    Only this field is compared again: others may differ for another reason.
+    """
     before = int(recorded.chunk.numbers[0] == number)
+    differ = partial(first_difference, only=(field,))
     try:
         first, second = (recorded.again([number])[0] for _ in range(2))
-        if first_difference(first, second) is not None:
+        if differ(first, second) is not None:
             return Finding(
                 "fail",
                 f"{what}; so it is in fresh processes: the {who} draws from no seed",
@@ -196,20 +203,20 @@ def _reason(recorded: Recorded, number: int, what: str, who: str) -> Finding:
                 recorded.again([number], envs_per_worker=1),
                 recorded.again([before, number], envs_per_worker=1),
             )
-            if first_difference(alone[0][-1], alone[1][-1]) is None:
+            if differ(alone[0][-1], alone[1][-1]) is None:
                 return Finding(
                     "fail",
                     f"{what}; the rows of a batch share what the policy draws from",
                     "give each row a generator of its own (seed_rows), or omit {envs_per_worker}",
                 )
         again = recorded.again([before, number], fresh_env=True)[-1]
-        is_mended = not config.fresh_env and first_difference(first, again) is None
+        is_fixed = not config.fresh_env and differ(first, again) is None
     except RolloutError as error:
         return Finding("fail", what, f"why is not known: {error.message}")
     change = f"let reset of the {who} clear what it keeps, and seed what a module draws from"
-    if is_mended:
+    if is_fixed:
         change = "{fresh_env=True} builds the environment for each episode, which makes this right"
-    return Finding("fail", f"{what}; the {who} keeps state over resets", change)
+    return Finding("fail", f"{what}; the {who} keeps state across resets", change)
 
 
 ON_EPISODES: Mapping[str, Callable[[Recorded], Iterator[Finding]]] = {

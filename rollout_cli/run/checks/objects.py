@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
@@ -17,10 +19,11 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from rollout_cli.envs.describe import stack_warnings
 from rollout_cli.episodes.spaces import are_alike, space_leaves
 from rollout_cli.errors import UserCodeError
-from rollout_cli.loading import first_line, reporting
+from rollout_cli.loading import first_line, reporting, traceback_text
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.recorded import RecordedPolicy
 from rollout_cli.seeding.seeds import SETUP, seed_globals
+from rollout_cli.workers.checks import element
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.policy_holder import masks_of
 from rollout_cli.workers.rows.recording import SpaceRecorder
@@ -29,6 +32,7 @@ from rollout_cli.workers.values import WorkerReport
 _STEPS, _SECONDS, _ANSWERS = 300, 2.0, 8
 _SHORT = 60  # Characters of a space that are shown.
 _NO_FAULTS = (
+    "not within the observation space",  # Another check judges the values of recorded episodes.
     "different from the unwrapped version",
     "is probably too low",
     "is probably too high",
@@ -36,9 +40,8 @@ _NO_FAULTS = (
     "maximum and minimum values are equal",
 )
 """What gymnasium's checker warns of in any wrapper, in its own environments, and in Meta-World."""
-_JUDGED_LATER = ("non-deterministic", "not within the observation space")
-"""What ends it that other checks judge by recorded episodes: workers seed more generators than a reset."""
-_HARMLESS = "share an object"  # An observation is recorded before anybody else sees it.
+_HARMLESS = ("non-deterministic", "share an object")
+"""What ends it and spoils no run: workers seed more generators than a reset, and record an observation at once."""
 _AS_TRAINED = "give the environment the arguments and wrappers of the training"
 _clock = time.perf_counter
 
@@ -50,6 +53,38 @@ class Finding:
     status: Literal["ok", "warn", "fail"]
     what: str
     change: str = ""
+    details: str = ""  # The traceback, if user code raised.
+
+
+class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Returns what a run records: converted observations, and the numbers in arrays of one element.
+
+    Its space contains everything: gymnasium's checker would end at the first value outside.
+    """
+
+    metadata: ClassVar[Any] = {}  # The checker converts the actions of an environment of JAX.
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.recorder = SpaceRecorder(env.observation_space, "the observation")
+        space: Any = copy.deepcopy(env.observation_space)
+        space.contains = lambda _: True
+        self.observation_space = space
+        # The checker looks at these, and at the signature.
+        self.seed = getattr(env, "seed", None)
+        reset: Any = functools.partial(self._reset, env.reset)
+        self.reset = functools.update_wrapper(reset, env.reset)  # type: ignore[method-assign]
+
+    def _reset(self, reset: Callable[..., Any], **arguments: Any) -> Any:
+        return self._recorded(*reset(**arguments))
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        return self._recorded(*self.env.step(action))
+
+    def _recorded(self, observation: Any, *others: Any) -> Any:
+        self.recorder.clear()
+        return self.recorder.record(observation), *map(element, others)
 
 
 class InspectingWorker(DefaultWorker):
@@ -67,12 +102,15 @@ class InspectingWorker(DefaultWorker):
     Attributes:
         is_deterministic: Whether deterministic actions are asked for.
         rate: As above.
+        recorded_env: The environment as a run records it; there from the report on.
     """
 
     def __init__(self, *, looks: bool, bare_seconds: float = 0.0, **common: Any) -> None:
         self._looks, self._bare_seconds = looks, bare_seconds
         self.is_deterministic, self.rate = common.get("deterministic", False), 0.0
         super().__init__(**common)
+
+    recorded_env: RecordedEnv
 
     @property
     def policy(self) -> AdaptedPolicy:
@@ -84,6 +122,7 @@ class InspectingWorker(DefaultWorker):
         """Look, and return the report with what was seen."""
         report = super().report()
         seed_globals(self._seed, SETUP)
+        self.recorded_env = RecordedEnv(self.env)
         findings = {name: _found(look, self) for name, look in ON_OBJECTS.items()} if self._looks else {}
         if not self._looks:
             with reporting(UserCodeError, "a loop of policy and environment raised"):
@@ -102,6 +141,9 @@ class InspectingWorker(DefaultWorker):
     def _time_bare_loop(self, seconds: float) -> None:
         """Run the loop that anybody would write; it converts actions, and records nothing."""
         env, policy, over, observation = self.env, self.policy, True, None
+        self.recorded_env.reset()
+        if self.recorded_env.recorder.casts:  # The policy needs these.
+            env = self.recorded_env
         actions = SpaceRecorder(self.env_spec.action_space, "the action", "warn")
         steps, length, began = 0, 0, _clock()
         while not steps or _clock() - began < seconds:
@@ -121,19 +163,26 @@ def _found(look: Callable[[InspectingWorker], Iterator[Finding]], worker: Inspec
     try:
         return [*look(worker)]
     except BaseException as error:  # noqa: BLE001 - user code may raise anything
-        return [Finding("fail", f"it raised {first_line(error)}", "mend what raises, or what it was given")]
+        change = "fix what raises, or what it was given: the traceback below shows where"
+        return [Finding("fail", f"it raised {first_line(error)}", change, traceback_text(error))]
 
 
 def _checker(worker: InspectingWorker) -> Iterator[Finding]:
-    """Run gymnasium's own checker."""
+    """Run gymnasium's own checker, on what a run records."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:
-            check_env(worker.env, skip_render_check=True, skip_close_check=True)
+            check_env(worker.recorded_env, skip_render_check=True, skip_close_check=True)
         except Exception as error:  # noqa: BLE001 - it raises what it finds, and what the environment raises
-            if not any(words in str(error) for words in _JUDGED_LATER):
-                status: Literal["warn", "fail"] = "warn" if _HARMLESS in str(error) else "fail"
-                yield Finding(status, first_line(error), "let the environment keep gymnasium's interface")
+            is_harmless = any(words in str(error) for words in _HARMLESS)
+            yield Finding(
+                "warn" if is_harmless else "fail",
+                first_line(error),
+                "let the environment keep gymnasium's interface; "
+                "what gymnasium's checker looks at after this was not checked",
+            )
+    for text in worker.recorded_env.recorder.casts:
+        yield Finding("warn", text, "let the environment return its space's dtype, or change the space")
     for text in dict.fromkeys(str(warning.message) for warning in heard):
         if not any(words in text for words in _NO_FAULTS):
             yield Finding("warn", text.replace("\x1b[33m", "").replace("\x1b[0m", "").removeprefix("WARN: "))
@@ -204,7 +253,7 @@ def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[A
 
 def _steps(worker: InspectingWorker) -> Iterator[Finding]:
     """Take some steps, and look at masks, and at actions that a step changes."""
-    env, policy, space = worker.env, worker.policy, worker.env_spec.action_space
+    env, policy, space = worker.recorded_env, worker.policy, worker.env_spec.action_space
     if isinstance(policy.users_own, RecordedPolicy):  # It acts in recorded episodes alone.
         return
     record = SpaceRecorder(space, "the action", "clip").record
@@ -248,7 +297,7 @@ def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
     policy, answers = worker.policy, []
     if isinstance(policy.users_own, RecordedPolicy):
         return
-    observation, _ = worker.env.reset(seed=0)
+    observation, _ = worker.recorded_env.reset(seed=0)
     for seed in range(_ANSWERS):
         if policy.seed is not None:
             policy.seed(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class NativeEngine:
     in_turn = False
     scope: Literal["any", "n_envs"] = "n_envs"
     not_reproducible: str | None = None
+    casts: ClassVar[list[str]] = []  # gymnasium's own vector environments cast without a word.
 
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
         self._worker, self._queue, self._limit = setting.worker, setting.queue, setting.limit

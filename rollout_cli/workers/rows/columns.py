@@ -41,10 +41,12 @@ class Column:
     Attributes:
         leaf: The leaf.
         samples: Integers or texts in a list, frames in one array, or the bytes of all others in one row.
+        cast: A warning about samples that lost digits; empty without any.
     """
 
     def __init__(self, leaf: Leaf, name: str) -> None:
         self.leaf = leaf
+        self.cast = ""
         self._name = f"{name} at {leaf.name!r}" if leaf.path else name
         # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of
         # `==`.
@@ -147,6 +149,12 @@ class Column:
             raise self._refusal(value) from error
         if numbers.shape != self.leaf.shape or not np.can_cast(numbers.dtype, self._dtype, "same_kind"):
             raise self._refusal(value)
+        # The numbers of a list have no dtype of anyone's choice.
+        loses = self._dtype.kind == "f" and not np.can_cast(numbers.dtype, self._dtype)
+        if loses and hasattr(value, "dtype"):
+            self.cast = (
+                f"{self._name} is {numbers.dtype}, and is cast to {self._dtype}, the dtype of its space"
+            )
         with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
             # A copy: arrays of JAX are read-only, and the policy may write to its own.
             converted = np.array(numbers, self._dtype)

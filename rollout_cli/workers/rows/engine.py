@@ -235,6 +235,10 @@ class PythonRows:
     # -- what a worker asks ----------------------------------------------------------------------------------
 
     @property
+    def casts(self) -> list[str]:
+        return self._rows[0].recorder.observations.casts
+
+    @property
     def running_numbers(self) -> tuple[int, ...]:
         return tuple([row.number for row in self._rows if row.number != NO_NUMBER])
 

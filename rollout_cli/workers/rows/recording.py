@@ -50,6 +50,11 @@ class SpaceRecorder:
         ]
         self.record = _recording_tree(space, records, name)
 
+    @property
+    def casts(self) -> list[str]:
+        """Return a warning for each column whose samples lost digits."""
+        return [column.cast for column in self.columns if column.cast]
+
     def cut(self, start: int | None = None, stop: int | None = None) -> Pieces:
         """Return samples `start` to `stop - 1` as `joined` takes them; negative places count from the end."""
         return tuple([column.cut(start, stop) for column in self.columns])
