@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -62,10 +62,9 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     Its space contains everything: gymnasium's checker would end at the first value outside.
     """
 
-    metadata: ClassVar[Any] = {}  # The checker converts the actions of an environment of JAX.
-
     def __init__(self, env: Any) -> None:
         super().__init__(env)
+        self.metadata = {}  # The checker converts the actions of an environment of JAX.
         self.recorder = SpaceRecorder(env.observation_space, "the observation")
         space: Any = copy.deepcopy(env.observation_space)
         space.contains = lambda _: True
