@@ -594,3 +594,17 @@ def test_time_that_is_over_before_the_columns_are_decided(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="before the first episode had ended"):
         run(tmp_path / "out", episodes=EpisodeRange(490, 500), max_time=NO_TIME)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_observations_that_are_cast_are_said_once(rows: int, tmp_path: Path) -> None:
+    """By a warning, however many episodes, rows and workers there are; a policy sees them cast."""
+    progress = Reports()
+    env: dict[str, Any] = {
+        "env": "tests.run.planted:World",
+        "env_kwargs": {"fault": "is float64"},
+        "policy": "random" if rows > 1 else "tests.run.planted:sound",
+    }
+    options = {**LOCAL, **env, "workers": 2, "envs_per_worker": rows, "episodes": 9}
+    collect(CollectConfig(**options, output=tmp_path / "out"), progress=progress)
+    assert ["the observation is float64, and is cast to float32, the dtype of its space"] == progress.warnings
