@@ -137,6 +137,8 @@ def leaf_type(leaf: Leaf) -> pa.DataType:
     """Return the Arrow type of a leaf's column; raise `UnsupportedSpaceError` if Arrow lacks the dtype."""
     if leaf.kind == "text":
         return pa.string()
+    if leaf.kind == "sequence":  # Large lists alone are sequences: those of infos have one length.
+        return pa.large_list(pa.field("element", leaf_type(leaf.element), nullable=False))
     if leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) > 1:  # An image, as raw bytes.
         return pa.binary(int(np.prod(leaf.shape)))
     try:
@@ -152,6 +154,12 @@ def encode_leaf(kind: pa.DataType, values: Array) -> pa.Array:
     """Return the column of type `kind` that holds a leaf's values (T, *leaf.shape)."""
     if pa.types.is_string(kind):
         return text_array(values.tolist())
+    if pa.types.is_large_list(kind):
+        if not len(values):
+            return pa.array([], kind)
+        offsets = number_array(np.cumsum([0, *map(len, values)], dtype=np.int64))
+        elements = encode_leaf(kind.value_type, np.concatenate(values))
+        return pa.LargeListArray.from_arrays(offsets, elements, type=kind)
     if pa.types.is_fixed_size_binary(kind):
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
     return encode_tensor(values)
@@ -181,6 +189,9 @@ def decode(chunks: pa.ChunkedArray) -> Array:
     if pa.types.is_string(chunks.type):  # In chunks, for all together may be more than one array can hold.
         return object_array([text for text in chunks.to_pylist() if text is not None])
     column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
+    if pa.types.is_large_list(column.type):
+        elements = decode(pa.chunked_array([column.values]))  # Those of all rows that it is a slice of.
+        return object_array(np.split(elements, _numbers(column.offsets))[1:-1])
     if pa.types.is_fixed_size_binary(column.type):
         rows = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
         # A slice keeps the whole buffer and an offset.

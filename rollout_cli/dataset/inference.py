@@ -173,5 +173,5 @@ def choose_kind(kinds: Mapping[str, bool]) -> str | None:
 def _bytes(values: Array) -> Any:
     """Return the values of a column as bytes that do not depend on its byte order; texts as JSON."""
     if values.dtype == object:
-        return "".join(map(json.dumps, values)).encode()
+        return "".join(json.dumps(value, default=np.ndarray.tolist) for value in values).encode()
     return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type
+from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type, object_array
 from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoPath, free_name
@@ -72,6 +72,9 @@ class SpaceColumn:
         if not self.stored:
             return empty_column(self.leaf, table.num_rows)
         values = decode(table[self.name])
+        if self.leaf.kind == "sequence":
+            element = self.leaf.element
+            return object_array([each.reshape(-1, *element.shape).astype(element.dtype) for each in values])
         return values.reshape(-1, *self.leaf.shape).astype(self.leaf.dtype, copy=False)
 
     def describe(self) -> dict[str, Any]:
@@ -164,7 +167,7 @@ def _row_bytes(column: pa.Field) -> int:
     kind, count = column.type, 1
     while pa.types.is_fixed_size_list(kind):
         kind, count = kind.value_type, count * kind.list_size
-    if pa.types.is_string(kind) or pa.types.is_list(kind):
+    if pa.types.is_string(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         # The empty rows of info columns count, or many rare infos would take memory that no limit sees.
         return 4 if column.nullable and "." in column.name else 0
     return int(count * max(1, kind.bit_width // 8))

@@ -101,7 +101,8 @@ def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
     """Return the statistics of all numeric columns of rows of `data`; `first_row` decides the sample."""
     out = {}
     for field in table.schema:
-        if field.name not in _NO_STATS and not pa.types.is_string(field.type):
+        has_none = pa.types.is_string(field.type) or pa.types.is_large_list(field.type)
+        if field.name not in _NO_STATS and not has_none:
             values = _counted_values(table[field.name], first_row)
             if len(values):
                 out[field.name] = column_stats(values)

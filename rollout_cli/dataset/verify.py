@@ -324,7 +324,8 @@ def _step_checks(schema: DatasetSchema, facts: Facts, steps: pa.Table, episodes:
 def _differs(first: Array, second: Array) -> Array:
     """Return which rows of two arrays (N, *shape) differ in a bit (texts: in a letter), bool (N,)."""
     if first.dtype == object:
-        return np.asarray(first != second)
+        pairs = zip(map(np.asarray, first), map(np.asarray, second), strict=True)
+        return np.array([one.tobytes() != other.tobytes() for one, other in pairs], bool)
     left, right = (
         np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8) for values in (first, second)
     )

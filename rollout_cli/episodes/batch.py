@@ -19,7 +19,7 @@ import numpy as np
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
 from rollout_cli.episodes.infos import INFO_GROUPS, all_masked, concatenate_arrays
-from rollout_cli.episodes.spaces import Array, Tree, are_alike, map_tree, space_leaves, unflatten
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, are_alike, map_tree, space_leaves, unflatten
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "derive_step_types"]
 
@@ -101,6 +101,8 @@ def _padded(name: str, what: str) -> property:
 
         def pad(leaf: Array) -> Array:
             shape, fill = (*valids.shape, *leaf.shape[1:]), blank if leaf.dtype == object else 0
+            if len(leaf) and isinstance(leaf[0], np.ndarray) and leaf.dtype == object:  # Sequences.
+                fill = None
             is_masked = isinstance(leaf, np.ma.MaskedArray)
             out = all_masked(shape, leaf.dtype) if is_masked else np.full(shape, fill, leaf.dtype)
             out[valids] = leaf
@@ -224,7 +226,7 @@ class EpisodeBatch:
             ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each
                 other.
         """
-        batches = []
+        batches, rows = list[EpisodeBatch](), SpaceRows(env_spec.observation_space)
         for episode in episodes:
             if episode.keys() != _LIST_KEYS:
                 odd = sorted(episode.keys() ^ _LIST_KEYS)
@@ -233,6 +235,8 @@ class EpisodeBatch:
                 )
             fields = {name: episode[_SINGULARS.get(name, name)] for name in (*_STEP_FIELDS, *_EPISODE_FIELDS)}
             fields |= {name: map_tree(_one_row, fields[name]) for name in _SINGULARS}
+            if any(leaf.kind == "sequence" for leaf in rows.leaves):
+                fields["last_observations"] = rows.stack([episode["last_observation"]])
             batches.append(cls(env_spec=env_spec, **fields))
         return cls.concatenate(*batches)
 
@@ -341,8 +345,8 @@ def _form(leaf: Any) -> str:
     """Return type and shape of a leaf in words."""
     if not isinstance(leaf, np.ndarray):
         return f"a {type(leaf).__name__}"
-    are_texts = leaf.dtype == object and all(isinstance(value, str) for value in leaf.flat)
-    return f"{'text' if are_texts else leaf.dtype} of shape {leaf.shape}"
+    are_held = leaf.dtype == object and all(isinstance(value, str | np.ndarray) for value in leaf.flat)
+    return f"{'text' if are_held else leaf.dtype} of shape {leaf.shape}"
 
 
 def _expected_form(name: str, n_rows: int, env_spec: EnvSpec) -> Any:
@@ -350,7 +354,7 @@ def _expected_form(name: str, n_rows: int, env_spec: EnvSpec) -> Any:
         return f"{np.dtype(_DTYPES[name])} of shape {(n_rows,)}"
     space = env_spec.action_space if name == "actions" else env_spec.observation_space
     forms = (
-        f"{'text' if leaf.kind == 'text' else leaf.dtype} of shape {(n_rows, *leaf.shape)}"
+        f"{'text' if leaf.dtype == object else leaf.dtype} of shape {(n_rows, *leaf.shape)}"
         for leaf in space_leaves(space)
     )
     return unflatten(space, forms)

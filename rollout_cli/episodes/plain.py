@@ -53,7 +53,7 @@ def from_plain(value: Any) -> Any:
 
 
 def plain_bytes(value: Any) -> int:
-    """Return the nominal bytes of a plain value: 8 a number, and of a text those of its UTF-8.
+    """Return the nominal bytes of a plain value or an array: 8 a number, and of a text those of its UTF-8.
 
     They are the same whether a value has a column or is stored as JSON: where a segment ends follows from
     what is stored. So a number has 8 whatever its type, and the texts that stand for numbers in JSON have 8
@@ -62,4 +62,4 @@ def plain_bytes(value: Any) -> int:
     if isinstance(value, dict | list):
         return sum(map(plain_bytes, [*value, *value.values()] if isinstance(value, dict) else value))
     is_text = isinstance(value, str) and value not in NUMBERS
-    return len(value.encode("utf-8", "backslashreplace")) if is_text else 8
+    return len(value.encode("utf-8", "backslashreplace")) if is_text else 8 * getattr(value, "size", 1)

@@ -26,7 +26,7 @@ Tree = Any
 """An array, or a dict or tuple of trees."""
 Space = spaces.Space[Any]
 LeafPath = tuple[str | int, ...]
-LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary", "text"]
+LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary", "text", "sequence"]
 
 _KINDS: tuple[tuple[type[Space], LeafKind], ...] = (
     (spaces.Box, "box"),
@@ -34,7 +34,7 @@ _KINDS: tuple[tuple[type[Space], LeafKind], ...] = (
     (spaces.MultiDiscrete, "multi_discrete"),
     (spaces.MultiBinary, "multi_binary"),
 )
-_COLUMN_DTYPES = {"discrete": np.int64, "text": object}
+_COLUMN_DTYPES = {"discrete": np.int64, "text": object, "sequence": object}
 """The dtypes of columns where they are not the spaces' own."""
 
 
@@ -44,7 +44,9 @@ class Leaf:
 
     path: LeafPath  # Keys (Dict) and positions (Tuple) from the root; empty where the space is the leaf.
     kind: LeafKind
-    dtype: np.dtype[Any]  # Of its column; `object` for text.
+    dtype: np.dtype[
+        Any
+    ]  # Of its column; `object` for text, and for sequences: arrays (k, *shape of an element).
     shape: tuple[int, ...]  # Of one sample.
     space: Space
 
@@ -55,12 +57,18 @@ class Leaf:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of one fixed-size row; 0 for text, whose rows differ."""
-        return 0 if self.kind == "text" else self.dtype.itemsize * math.prod(self.shape)
+        """The bytes of one fixed-size row; 0 for text and sequences, whose rows differ."""
+        return 0 if self.dtype == object else self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def element(self) -> Leaf:
+        """The leaf of a sequence's elements."""
+        space: Any = self.space
+        return space_leaves(space.feature_space)[0]
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
-        """The least and the greatest value of each number of a sample, both included; None for text."""
+        """The least and the greatest value of each number of a sample, both included; None for text and sequences."""
         space: Any = self.space
         if self.kind == "box":
             return space.low, space.high
@@ -75,10 +83,11 @@ def space_leaves(space: Space) -> tuple[Leaf, ...]:
     """Return the leaves of `space` in the order of its own tree (Dict keys as the space orders them).
 
     A space of texts other than Text, such as MiniGrid's MissionSpace, is a text leaf: its dtype says so.
+    A Sequence of Box or Discrete is one leaf.
 
     Raises:
-        UnsupportedSpaceError: For spaces without a fixed set of columns (Graph, Sequence, OneOf, unknown
-            ones) or any leaf, and for keys that have no UTF-8.
+        UnsupportedSpaceError: For spaces without a fixed set of columns (Graph, OneOf, other sequences,
+            unknown ones) or any leaf, and for keys that have no UTF-8.
     """
     leaves = tuple(_leaves(space, ()))
     if not leaves:
@@ -102,13 +111,15 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
         return
     kinds = (kind for space_type, kind in _KINDS if isinstance(space, space_type))
     kind = next(kinds, "text" if np.dtype(space.dtype).kind == "U" else None)
+    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, spaces.Box | spaces.Discrete):
+        kind = None if 0 in (space.feature_space.shape or ()) else "sequence"
     name = ".".join(map(str, path))
     if kind is None:
         where = f" at {name!r}" if path else ""
         raise UnsupportedSpaceError(
             f"a {type(space).__name__} space{where} has no fixed set of columns",
             hint="wrap the environment so that it gives "
-            "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple",
+            "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple, or a Sequence of Box or Discrete",
         )
     if not has_utf8(name):
         raise UnsupportedSpaceError(
@@ -194,9 +205,14 @@ class SpaceRows:
     def stack(self, samples: Sequence[Any]) -> Any:
         """Return n samples as a tree of arrays (n, *shape), in the dtypes of the leaves."""
         columns = zip(*map(self.columns, samples), strict=True)
-        return self.tree(
-            [np.array(column, leaf.dtype) for leaf, column in zip(self.leaves, columns, strict=True)]
-        )
+        return self.tree(list(map(_stacked, self.leaves, columns)))
+
+
+def _stacked(leaf: Leaf, samples: Sequence[Any]) -> Array:
+    if leaf.kind != "sequence":
+        return np.array(samples, leaf.dtype)
+    shape, dtype = leaf.element.shape, leaf.element.dtype
+    return np.fromiter((np.array(each, dtype).reshape(-1, *shape) for each in samples), object)
 
 
 def _rows(leaf: Leaf, column: Any) -> list[Any]:
@@ -204,6 +220,8 @@ def _rows(leaf: Leaf, column: Any) -> list[Any]:
         return list(column.tolist())  # Python's integers are made several times as fast as numpy's.
     if leaf.kind == "box" and not leaf.shape and not isinstance(column, list | tuple):
         return [column[row, ...] for row in range(len(column))]  # A 0-d Box contains arrays, and no numbers.
+    if isinstance(leaf.space, spaces.Sequence) and not leaf.space.stack:
+        return list(map(tuple, column))
     return list(column)
 
 
@@ -252,6 +270,10 @@ def space_to_json(space: Space) -> dict[str, Any]:
             }
         case spaces.MultiBinary():
             out = {"type": "MultiBinary", "shape": list(space.shape)}
+        case spaces.Sequence():
+            space_leaves(space)
+            feature = space_to_json(space.feature_space)
+            out = {"type": "Sequence", "feature_space": feature, "stack": space.stack}
         case spaces.Text():
             out = {
                 "type": "Text",
@@ -314,6 +336,8 @@ def _build(document: Mapping[str, Any]) -> Space:
             space = spaces.MultiBinary(
                 document["shape"][0] if len(document["shape"]) == 1 else document["shape"]
             )
+        case "Sequence":
+            space = spaces.Sequence(space_from_json(document["feature_space"]), stack=document["stack"])
         case "Text":
             text = _OwnText if "class" in document else spaces.Text
             space = text(

@@ -148,8 +148,7 @@ class Format:
                     where = f" {leaf.name!r}" if leaf.path else ""
                     raise UnsupportedSpaceError(
                         f"{self.name} does not hold the {type(leaf.space).__name__} space of {what}s{where}",
-                        hint="make it a vector: {set=flatten=true}; "
-                        "or export to minari, which holds all spaces",
+                        hint="make it a vector: {set=flatten=true}; or export to hf, which holds all spaces",
                     )
 
     def losses(self, source: EpisodeSource) -> Iterator[str]:

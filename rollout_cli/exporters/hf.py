@@ -88,7 +88,7 @@ def _leaves(space: Space, name: str, tree: Tree) -> dict[str, pa.Array]:
 def _encoded(column: SpaceColumn, values: Array) -> pa.Array:
     if is_image(column.leaf):
         return encode_images(values)
-    return column.encode([values]) if column.leaf.kind == "text" else encode_tensor(values)
+    return column.encode([values]) if column.leaf.dtype == object else encode_tensor(values)
 
 
 def _table(columns: dict[str, pa.Array]) -> pa.Table:
@@ -96,4 +96,6 @@ def _table(columns: dict[str, pa.Array]) -> pa.Table:
     return table.replace_schema_metadata(hf_metadata(table.schema))
 
 
-FORMAT = Format("hf", "Hugging Face: `load_dataset`, and the hub's viewer", write, leaves=ALL, nested=True)
+FORMAT = Format(
+    "hf", "Hugging Face: `load_dataset`, and the hub's viewer", write, leaves=ALL | {"sequence"}, nested=True
+)

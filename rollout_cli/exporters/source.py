@@ -151,6 +151,11 @@ def is_nested(space: Space) -> bool:
 
 def _flat_space(space: Space) -> Space:
     for leaf in space_leaves(space):
+        if leaf.kind == "sequence":
+            raise UnsupportedSpaceError(
+                f"a Sequence space, such as {leaf.name!r}, has no flat form",
+                hint="export to hf without flatten",
+            )
         if isinstance(leaf.space, spaces.Text) and leaf.space.max_length > _MOST_LETTERS:
             raise UnsupportedSpaceError(
                 f"texts of up to {leaf.space.max_length:,} letters, such as {leaf.name!r}, have no flat form",

@@ -32,7 +32,7 @@ class NetworkPolicy(SeededPolicy):
         self._observations = SpaceRows(env_spec.observation_space)
         self._actions = SpaceRows(env_spec.action_space)
         self._action, *others = self._actions.leaves
-        if others or self._action.path or self._action.kind == "text":
+        if others or self._action.path or self._action.dtype == object:
             raise PolicyLoadError(
                 f"a network alone cannot choose an action of {env_spec.action_space}",
                 hint="wrap it in a policy with get_action",
@@ -122,9 +122,9 @@ class TorchPolicy(NetworkPolicy):
         self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool, row_by_row: bool = False
     ) -> None:
         super().__init__(wrapped, env_spec, deterministic=deterministic)
-        if any(leaf.kind == "text" for leaf in self._observations.leaves):
+        if any(leaf.dtype == object for leaf in self._observations.leaves):
             raise PolicyLoadError(
-                "a torch module cannot take text", hint="wrap it in a policy with get_action"
+                "a torch module cannot take text or a Sequence", hint="wrap it in a policy with get_action"
             )
         self._torch: Any = sys.modules["torch"]
         if getattr(wrapped.forward, "__func__", None) is self._torch.nn.Module.forward:

@@ -186,7 +186,7 @@ def _strip(episode: Dataset) -> str:
 def _lines(episode: Dataset) -> str:
     """Return the first numbers of an episode's observations and actions over its steps."""
     columns = [*episode.rows.spaces.observation, *episode.rows.spaces.action]
-    numeric = [column for column in columns if column.stored and column.leaf.kind != "text"]
+    numeric = [column for column in columns if column.stored and column.leaf.dtype != object]
     small = [column for column in numeric if math.prod(column.leaf.shape) <= MAX_ELEMENTS]
     table = episode.rows.some_steps(_POINTS, ("step", *(column.name for column in small)), n_runs=_POINTS)
     steps = table["step"].to_numpy()

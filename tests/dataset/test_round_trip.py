@@ -44,6 +44,11 @@ LEAVES: st.SearchStrategy[gymnasium.Space[Any]] = st.one_of(
         [spaces.MultiBinary(3), spaces.MultiBinary((2, 2)), spaces.MultiDiscrete(np.array([[2, 3]]))]
     ),
     st.builds(spaces.Text, st.integers(1, 5), charset=st.just("aä😀")),
+    st.builds(
+        spaces.Sequence,
+        boxes().filter(lambda box: 0 not in box.shape) | st.just(spaces.Discrete(3, start=-1)),
+        stack=st.booleans(),
+    ),
 )
 SPACES = st.recursive(
     LEAVES,

@@ -80,7 +80,7 @@ def test_a_leaf_is_a_column_of_a_plain_type(space: Space, expected: dict[str, st
 
 
 @pytest.mark.parametrize("space", [
-    spaces.Sequence(spaces.Discrete(2)), spaces.Box(0, 1, (2,), np.longdouble), spaces.Dict(),
+    spaces.Sequence(spaces.Text(2)), spaces.Box(0, 1, (2,), np.longdouble), spaces.Dict(),
     spaces.Dict({"\udc80": ACTIONS}),
 ])  # fmt: skip
 def test_a_space_without_fixed_columns_is_refused_with_advice(space: Space) -> None:

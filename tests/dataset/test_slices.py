@@ -57,6 +57,7 @@ OTHERS: dict[str, gymnasium.Space[Any]] = {
     "multi_binary 2-D": spaces.MultiBinary((2, 3)),
     "text": spaces.Text(6, min_length=0, charset="aä😀"),
     "nothing": spaces.Box(0, 1, (0, 3)),
+    "sequence": spaces.Sequence(spaces.Box(0, 100, (2,), np.int16)),
 }
 SPACES = BOXES | OTHERS
 

@@ -201,7 +201,7 @@ def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_space_that_cannot_be_stored_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    spec = EnvSpec(spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2))
+    spec = EnvSpec(spaces.Sequence(spaces.Text(2)), spaces.Discrete(2))
     with pytest.raises(UnsupportedSpaceError):
         open_writer(tmp_path / "d", spec=spec)
     assert not (tmp_path / "d").exists()

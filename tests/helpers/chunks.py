@@ -73,6 +73,9 @@ def _column(leaf: Leaf, values: Sequence[Any]) -> Array:
         column = np.empty(len(values), object)
         column[:] = values
         return column
+    if leaf.kind == "sequence":
+        shape, dtype = leaf.element.shape, leaf.element.dtype
+        return np.fromiter((np.array(each, dtype).reshape(-1, *shape) for each in values), object)
     return np.array(values, leaf.dtype).reshape(len(values), *leaf.shape)
 
 

@@ -190,7 +190,13 @@ SPACES: dict[str, Callable[[], spaces.Space[Any]]] = {
     "empty dict": lambda: spaces.Dict({}),
     "empty tuple": lambda: spaces.Tuple(()),
     "surrogate key": lambda: spaces.Dict({"bad\ud800key": spaces.Discrete(2)}),
-    "sequence": lambda: spaces.Sequence(spaces.Discrete(2)),
+    "sequence": lambda: spaces.Sequence(spaces.Text(2)),
+    "lists": lambda: spaces.Dict(
+        {
+            "seen": spaces.Sequence(spaces.Box(-1, 1, (3,), np.float32)),
+            "at": spaces.Sequence(spaces.Discrete(5), stack=True),
+        }
+    ),
 }
 """Observation spaces."""
 

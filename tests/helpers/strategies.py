@@ -29,12 +29,19 @@ def _multi_discrete(draw: st.DrawFn) -> Space:
     )
 
 
+def _elements() -> st.SearchStrategy[Space]:
+    return _box().filter(lambda box: bool(box.shape) and 0 not in box.shape) | st.just(
+        spaces.Discrete(3, start=-1)
+    )
+
+
 LEAF_SPACES: st.SearchStrategy[Space] = st.one_of(
     _box(),
     st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 5), st.integers(-3, 3)),
     _multi_discrete(),
     st.builds(spaces.MultiBinary, st.lists(st.integers(1, 3), min_size=1, max_size=2)),
     st.builds(spaces.Text, st.integers(1, 6)),
+    st.builds(spaces.Sequence, _elements(), stack=st.booleans()),
 )
 
 

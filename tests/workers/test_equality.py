@@ -40,7 +40,9 @@ POLICIES = {
     ("kind", "name", "policy"),
     [
         *product(["sync"], SPACES, ["random", "batch", "table"]),
-        *product(["native disabled"], sorted(SPACES.keys() - {"text", "tuple"}), ["random", "batch"]),
+        *product(
+            ["native disabled"], sorted(SPACES.keys() - {"text", "tuple", "sequence"}), ["random", "batch"]
+        ),
     ],
 )
 @pytest.mark.filterwarnings(

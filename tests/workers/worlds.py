@@ -149,6 +149,15 @@ SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
         ),
         spaces.Dict({"turn": spaces.Discrete(3), "push": spaces.Box(-1.0, 1.0, (2,))}),
     ),
+    "sequence": (
+        spaces.Dict(
+            {
+                "seen": spaces.Sequence(spaces.Box(-1.0, 1.0, (2,))),
+                "at": spaces.Sequence(spaces.Discrete(4), stack=True),
+            }
+        ),
+        spaces.Tuple((spaces.Sequence(spaces.Discrete(3, start=1)), spaces.Discrete(2))),
+    ),
     "tuple": (
         spaces.Tuple((spaces.Discrete(5), spaces.Text(3), spaces.Box(-1.0, 1.0, (3,)))),
         spaces.Tuple((spaces.Discrete(2), spaces.MultiBinary(3))),
@@ -405,7 +414,10 @@ def assert_same_episodes(expected: Chunk, actual: Chunk) -> None:
     for name in ("observations", "actions", "last_observations"):
         for one, other in zip(getattr(expected, name), getattr(actual, name), strict=True):
             assert one.dtype == other.dtype
-            np.testing.assert_array_equal(one, other, err_msg=name)
+            if one.dtype == object:
+                assert [repr(value) for value in one] == [repr(value) for value in other], name
+            else:
+                np.testing.assert_array_equal(one, other, err_msg=name)
     for name in ("env_infos", "agent_infos", "episode_infos"):
         left, right = getattr(expected, name), getattr(actual, name)
         assert {(c.path, c.kind) for c in left.columns} == {(c.path, c.kind) for c in right.columns}, name

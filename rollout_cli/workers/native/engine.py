@@ -12,6 +12,7 @@ import numpy as np
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
+from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
 from rollout_cli.workers.checks import (
@@ -52,6 +53,11 @@ class NativeEngine:
         self._rows, self._n_rows, self._crash_box = rows, rows.n_rows, setting.worker.crash_box
         self._spec = setting.worker.env_spec
         self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
+        if any(leaf.kind == "sequence" for leaf in (*self._spaces.leaves, *actions)):
+            raise UnsupportedSpaceError(
+                "vector environments with a Sequence space are not supported",
+                hint='omit {vectorization="native"}: {envs_per_worker=…} then steps copies of the environment',
+            )
         self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
         self.row_bytes = self._buffer.row_bytes
         self._running = Episodes.none(self._n_rows)

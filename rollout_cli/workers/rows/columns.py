@@ -51,7 +51,7 @@ class Column:
         # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of
         # `==`.
         self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
-        self.samples: Any = [] if leaf.kind in ("discrete", "text") else bytearray()
+        self.samples: Any = [] if leaf.kind in ("discrete", "text", "sequence") else bytearray()
         self._width = leaf.row_bytes if isinstance(self.samples, bytearray) else 1  # Places a sample.
         if leaf.row_bytes >= FRAME_BYTES:
             self.samples, self._width = Frames(self._dtype, leaf.shape), 1
@@ -66,7 +66,7 @@ class Column:
         if isinstance(self.samples, Frames):
             samples: Any = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         elif isinstance(self.samples, list):
-            samples = np.array([*chain.from_iterable(pieces)], self._dtype)
+            samples = np.fromiter(chain.from_iterable(pieces), self._dtype, count)
         else:
             # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
             samples = np.frombuffer(bytearray().join(pieces), self._dtype)
@@ -101,6 +101,8 @@ class Column:
             append(checked_text(name, value, space))
             return value
 
+        if self.leaf.kind == "sequence":
+            return self._recording_sequences()
         records = {"discrete": record_integer, "text": record_text}
         return records.get(self.leaf.kind, record_frame if isinstance(samples, Frames) else record_bytes)
 
@@ -163,6 +165,19 @@ class Column:
                 f"{self._name} has numbers for which {self._dtype} has no room, of {self.leaf.space}"
             )
         return converted
+
+    def _recording_sequences(self) -> Record:
+        element = Column(self.leaf.element, self._name)
+        append, stacks, shape = self.samples.append, self.leaf.space.stack, element.leaf.shape
+
+        def record(value: Any) -> Any:
+            elements = np.array([*map(element._converted, value)], element._dtype).reshape(-1, *shape)
+            elements.setflags(write=False)  # A batched policy is passed the recorded arrays.
+            append(elements)
+            copied = elements.copy()
+            return copied if stacks else tuple(copied)
+
+        return record
 
     def _integer(self, value: Any) -> int:
         """Return Python's integer of a number or of numpy's bool, as comparisons of numpy values give."""
