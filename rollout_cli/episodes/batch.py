@@ -101,7 +101,7 @@ def _padded(name: str, what: str) -> property:
 
         def pad(leaf: Array) -> Array:
             shape, fill = (*valids.shape, *leaf.shape[1:]), blank if leaf.dtype == object else 0
-            if len(leaf) and isinstance(leaf[0], np.ndarray) and leaf.dtype == object:  # Sequences.
+            if leaf.dtype == object and not isinstance(leaf[0], str):  # Sequences.
                 fill = None
             is_masked = isinstance(leaf, np.ma.MaskedArray)
             out = all_masked(shape, leaf.dtype) if is_masked else np.full(shape, fill, leaf.dtype)

@@ -159,15 +159,12 @@ def differences(
         old, new = before[origin], now[origin]
         if not (old["path"] and new["path"] and old.get("scheme") == new.get("scheme")):
             pairs[name] = (old["spec"], new["spec"])
-    kwargs = [_options_of(record["policy"]) for record in (before, now)]
-    pairs["policy_kwargs"] = (kwargs[0], kwargs[1])
+    old, new = before["policy"], now["policy"]
+    pairs["policy_kwargs"] = (old["options"], new["options"])
+    if new.get("scheme"):  # The arguments of a user's class are compared as they are.
+        pairs["policy_kwargs"] = (_without_folders(old["options"]), _without_folders(new["options"]))
     # A record that lacks an option was made without it: it has no value, as an empty one.
     return {name: (old, new) for name, (old, new) in pairs.items() if (old or None) != (new or None)}
-
-
-def _options_of(policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a policy's options as they are compared: the arguments of a user's class as they are."""
-    return _without_folders(policy["options"]) if policy.get("scheme") else policy["options"]
 
 
 def _without_folders(options: Mapping[str, Any]) -> dict[str, Any]:

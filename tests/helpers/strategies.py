@@ -29,10 +29,12 @@ def _multi_discrete(draw: st.DrawFn) -> Space:
     )
 
 
+def _has_elements(space: Space) -> bool:
+    return 0 not in (space.shape or (0,))
+
+
 def _elements() -> st.SearchStrategy[Space]:
-    return _box().filter(lambda box: bool(box.shape) and 0 not in box.shape) | st.just(
-        spaces.Discrete(3, start=-1)
-    )
+    return _box().filter(_has_elements) | st.just(spaces.Discrete(3, start=-1))
 
 
 LEAF_SPACES: st.SearchStrategy[Space] = st.one_of(

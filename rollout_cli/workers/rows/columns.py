@@ -168,14 +168,16 @@ class Column:
 
     def _recording_sequences(self) -> Record:
         element = Column(self.leaf.element, self._name)
-        append, stacks, shape = self.samples.append, self.leaf.space.stack, element.leaf.shape
+        space: Any = self.leaf.space
 
         def record(value: Any) -> Any:
-            elements = np.array([*map(element._converted, value)], element._dtype).reshape(-1, *shape)
+            elements = np.array([*map(element._converted, value)], element._dtype).reshape(
+                -1, *element.leaf.shape
+            )
             elements.setflags(write=False)  # A batched policy is passed the recorded arrays.
-            append(elements)
+            self.samples.append(elements)
             copied = elements.copy()
-            return copied if stacks else tuple(copied)
+            return copied if space.stack else tuple(copied)
 
         return record
 
