@@ -284,7 +284,8 @@ class CollectConfig:
         for name, option in OPTIONS.items():
             object.__setattr__(self, name, option.read(getattr(self, name), name))
         # A folder may name an environment: `completed` of a run reads it. A SPEC may be too long for a path.
-        if self.env is None and not os.path.isdir(self.policy.rpartition(":")[2]):  # noqa: PTH112
+        path = self.policy.rpartition(":")[2]
+        if self.env is None and not any(map(os.path.isdir, (path, path.partition("?")[0]))):
             object.__setattr__(self, "env", DEFAULT_ENV)
         if self.output == _UNSET_OUTPUT and self.env is not None:
             object.__setattr__(self, "output", default_output(self.env, datetime.now(UTC)))

@@ -187,6 +187,11 @@ class _FolderFinder:
         return spec if spec is not None and spec.loader is not None else None
 
 
+def is_in_working_folder(name: str) -> bool:
+    """Return whether the working folder has the top-level module of a dotted name: user code gets that one."""
+    return _FolderFinder(_working_folder()).find_spec(re.split("[.:]", name)[0]) is not None
+
+
 @contextlib.contextmanager
 def imports_from(folder: str | None) -> Iterator[None]:
     """Let imports find the modules of `folder` first while user code is loaded, and last from then on.

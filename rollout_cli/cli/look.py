@@ -15,7 +15,7 @@ import rollout_cli
 from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag, folder_argument, local_path
 from rollout_cli.cli.output import print_json, print_message, print_rows, print_table, print_text, show
 from rollout_cli.cli.streams import user_output_on_stderr
-from rollout_cli.cli.trust import EnvKwargsFlag, places_of
+from rollout_cli.cli.trust import EnvKwargsFlag, TrustFlag, places_of
 from rollout_cli.errors import DatasetFormatError, RolloutError, StorageError
 from rollout_cli.loading import one_line, printable
 
@@ -247,6 +247,7 @@ def render(
         bool, flag("--again", text="Let the environment render though images are stored.")
     ] = False,
     env_kwargs: EnvKwargsFlag = None,
+    trust: TrustFlag = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
@@ -261,7 +262,9 @@ def render(
     dataset = rollout_cli.load(folder)
     (place,) = places_of(dataset, folder, range(episode, episode + 1))
     with user_output_on_stderr():
-        rendered = render_episode(dataset, place, output, fps=fps, again=again, env_kwargs=kwargs)
+        rendered = render_episode(
+            dataset, place, output, fps=fps, again=again, env_kwargs=kwargs, trust=trust
+        )
     other, (width, height) = rendered.difference, rendered.size
     rows = {
         "film": rendered.path,

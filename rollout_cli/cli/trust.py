@@ -31,6 +31,10 @@ EnvKwargsFlag = Annotated[
     ),
 ]
 
+TrustFlag = Annotated[
+    bool, flag("--trust", text="Run all code that the dataset names, such as module:attr; it may be any.")
+]
+
 
 def verify(
     folder: Folder,
@@ -102,12 +106,13 @@ def replay(
         flag("--policy-kwargs", metavar="KEY=VALUE", text="Where a file that it was given is now."),
     ] = None,
     env_kwargs: EnvKwargsFlag = None,
+    trust: TrustFlag = False,
     quiet: Annotated[bool, shown("--quiet", "-q", text="Print differences only.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
 
-    This loads and runs the policy and the environment that the dataset names.
+    This loads and runs the policy and the environment that the dataset names: with --trust also code of any kind.
     """
     use_one_thread()
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
@@ -119,7 +124,7 @@ def replay(
     dataset = rollout_cli.load(folder)
     places = places_of(dataset, folder, wanted)
     with user_output_on_stderr():
-        replayed, notices = run_again(dataset, places, policy=policy, **kwargs)
+        replayed, notices = run_again(dataset, places, policy=policy, trust=trust, **kwargs)
     if wanted is not None and len(places) < len(wanted):
         notices = [f"there are {len(places):,} of the {len(wanted):,} episodes that were named", *notices]
     for notice in () if quiet else notices:

@@ -40,6 +40,12 @@ _HOMES = (
 """How the ids begin that a package registers when it is imported; its module, and its name for pip."""
 
 
+def home_of(env_id: str) -> tuple[str, str]:
+    """Return the package of the table that registers an id: its module, and its name for pip; else empty strings."""
+    homes = ((module, package) for ids, module, package in _HOMES if re.match(ids, env_id))
+    return next(homes, ("", ""))
+
+
 def register_home(env_id: str) -> None:
     """Import the package that registers an id, where gymnasium lacks the id and its package is known.
 
@@ -52,8 +58,7 @@ def register_home(env_id: str) -> None:
     # gymnasium itself registers the two of shimmy, as errors that name it.
     if env_id in gymnasium.registry and not env_id.startswith("GymV2"):
         return
-    homes = ((module, package) for ids, module, package in _HOMES if re.match(ids, env_id))
-    module, package = next(homes, ("", ""))
+    module, package = home_of(env_id)
     if not module:
         module = package = env_id.partition("/")[0].replace("-", "_")
         if "/" not in env_id or not module.isidentifier() or importlib.util.find_spec(module) is None:

@@ -166,6 +166,11 @@ def _source_without_scheme(spec: str, options: Mapping[str, Any]) -> PolicySourc
     elif is_file(spec, _FILE_SUFFIXES) or os.path.exists(spec):  # noqa: PTH110 - as above
         file = Source.read(spec, PolicyLoadError)
         kind = recognise(file.data or b"", spec)
+        if kind == "pickle" and not is_file(spec):
+            raise PolicyLoadError(
+                f"{spec!r} is a pickle, which may run any code as it is loaded; expected a name in .pkl",
+                hint="rename it to end in .pkl if you trust it",
+            )
         if kind == "pickle":
             return UserPolicySource(file, options)
     if kind is None:

@@ -25,6 +25,7 @@ from rollout_cli.report.frames import as_frame, check_film, filming, image_colum
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.request import env_of
+from rollout_cli.run.trust import check_trusted
 from rollout_cli.seeding.seeds import SETUP, BorrowedGenerators, seed_globals
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.values import EpisodeRules
@@ -63,6 +64,7 @@ def render(
     fps: float | None = None,
     again: bool = False,
     env_kwargs: Mapping[str, Any] | None = None,
+    trust: bool = False,
 ) -> Rendered:
     """Write a film of an episode: a GIF, an MP4, or a folder of PNG files.
 
@@ -76,6 +78,7 @@ def render(
         fps: Frames a second; by default what the environment says, or else 30.
         again: Whether the environment renders though observations are images.
         env_kwargs: Secret arguments of the environment, which the dataset does not record.
+        trust: Whether the environment may be one that runs any code.
 
     Raises:
         RolloutError: If `path` exists or has another suffix, a package is missing, or the environment is not
@@ -84,7 +87,7 @@ def render(
     check_film(path)
     episode, column, sizes = dataset[place], None if again else image_column(dataset), list[tuple[int, int]]()
     difference: Difference | None = None
-    env = None if column is not None else _rendering_env(dataset, episode, env_kwargs or {})
+    env = None if column is not None else _rendering_env(dataset, episode, env_kwargs or {}, trust=trust)
     rate = fps or float((env.metadata.get("render_fps") if env is not None else None) or _FPS)
     try:
         with staged(path) as film, filming(film, rate) as write:
@@ -111,7 +114,7 @@ def _show_stored(dataset: Dataset, episode: Episode, column: Any, add: Callable[
 
 
 def _rendering_env(
-    dataset: Dataset, episode: Episode, env_kwargs: Mapping[str, Any]
+    dataset: Dataset, episode: Episode, env_kwargs: Mapping[str, Any], *, trust: bool
 ) -> gymnasium.Env[Any, Any]:
     """Build the environment of an episode's run, so that it renders frames."""
     values = provenance.recorded_values(dataset.info["sources"][episode.source])
@@ -120,6 +123,8 @@ def _rendering_env(
     values["env_kwargs"] = {**values.get("env_kwargs", {}), **env_kwargs}
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
+    if not trust:
+        check_trusted(dataset.path, config)
     source = env_of(config)
     provenance.check_env_file(dataset.info["sources"][episode.source], source)
     # One that was given as it is takes no arguments, and renders as it was made.

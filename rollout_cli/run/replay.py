@@ -19,6 +19,7 @@ from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.reproduce import run_again
 from rollout_cli.run.request import env_of, exploring, sampler_of
+from rollout_cli.run.trust import check_trusted
 from rollout_cli.samplers.sampler import Sampler
 
 _ALL_BUT_REWARDS = (
@@ -57,11 +58,13 @@ def replay(
     policy: str | None,
     policy_kwargs: Mapping[str, Any] | None = None,
     env_kwargs: Mapping[str, Any],
+    trust: bool = False,
 ) -> tuple[list[Replayed], list[str]]:
     """Build the policy and the environment of a dataset in this process, and run episodes of it again.
 
     `policy` and `policy_kwargs` say where the policy is now, and `env_kwargs` are secret arguments, which the
-    dataset does not record. A file must still be the one that was used, or nothing of it is loaded. It also
+    dataset does not record. Without `trust`, a dataset that names code is refused. A file must still be the
+    one that was used, or nothing of it is loaded. It also
     returns what has changed since the dataset was made, and may make episodes differ.
 
     Raises:
@@ -75,7 +78,9 @@ def replay(
         values["policy"] = policy or values["policy"]
         for name, kwargs in (("policy_kwargs", policy_kwargs or {}), ("env_kwargs", env_kwargs)):
             values[name] = {**values.get(name, {}), **kwargs}
-        again, changed = _replay_source(dataset, dataset.info["sources"][number], chosen, values, seen)
+        again, changed = _replay_source(
+            dataset, dataset.info["sources"][number], chosen, values, seen, trust=trust
+        )
         replayed += again
         notices += [notice for notice in changed if notice not in notices]
     return replayed, notices
@@ -87,6 +92,8 @@ def _replay_source(
     places: Sequence[int],
     values: Values,
     seen: list[Mapping[str, str]],
+    *,
+    trust: bool,
 ) -> tuple[list[Replayed], list[str]]:
     """Replay episodes of the run that `source` records, with the options that it had.
 
@@ -96,6 +103,8 @@ def _replay_source(
     provenance.check_nothing_cut(config)
     sha256 = source["policy"]["sha256"] if source["policy"]["path"] else None
     policies = exploring(policy_source(config.policy, config.policy_kwargs, sha256=sha256), config)
+    if not trust:
+        check_trusted(dataset.path, config, policies)
     envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
     provenance.check_env_file(source, envs)

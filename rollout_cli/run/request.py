@@ -26,6 +26,7 @@ from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath, folder_of
 from rollout_cli.run.provenance import sources_record
 from rollout_cli.run.resume import ResumeState, resume_state
+from rollout_cli.run.trust import check_trusted
 from rollout_cli.samplers.keep import keep_expression
 from rollout_cli.samplers.local_sampler import LocalSampler
 from rollout_cli.samplers.plan import NO_END, Episodes, EpisodesPerWorker, MinTimesteps, Plan
@@ -84,16 +85,23 @@ def completed(config: CollectConfig, progress: Progress) -> CollectConfig:
 
     Raises:
         PolicyLoadError: If there is no such policy, or the environment of its training cannot be made again.
+        UserCodeError: If that environment may run any code, and the user does not trust the files.
         ConfigError: If no option can hold the arguments of that environment.
     """
     if config.env is not None:
         return config
     source = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
-    trained = source.trained_in() if isinstance(source, FilePolicySource) else None
-    if trained is None:
+    if not isinstance(source, FilePolicySource) or (trained := source.trained_in()) is None:
         return replace(config, env=DEFAULT_ENV)
     kwargs = {**trained.kwargs, **config.env_kwargs}
     wrappers = config.wrapper or tuple(_wrapper_text(*wrapper) for wrapper in trained.wrappers)
+    if not source.options.get("trust"):
+        named = () if config.wrapper else wrappers
+        check_trusted(
+            config.policy,
+            replace(config, env=trained.spec, env_kwargs=trained.kwargs, wrapper=named),
+            hint="name the environment: {env=…}; or trust the folder: {policy_kwargs=trust=true}",
+        )
     config = replace(config, env=trained.spec, env_kwargs=kwargs, wrapper=wrappers)
     words = [
         *("--env", trained.spec),

@@ -130,12 +130,18 @@ def test_faults_and_their_repair(rollout: Caller, dataset: Path) -> None:
 
 def test_replay(rollout: Caller, dataset: Path) -> None:
     """One episode, a range, all of them."""
-    assert "episode   3 (number 3, seed " in rollout("replay", dataset, "--episode", "3").stdout
-    assert "episodes  2\nreplayed  identical" in rollout("replay", dataset, "--episodes", "4:6").stdout
-    document = json.loads(rollout("replay", dataset, "--all", "--json").stdout)
+    assert "episode   3 (number 3, seed " in rollout("replay", "--trust", dataset, "--episode", "3").stdout
+    assert (
+        "episodes  2\nreplayed  identical"
+        in rollout("replay", "--trust", dataset, "--episodes", "4:6").stdout
+    )
+    document = json.loads(rollout("replay", "--trust", dataset, "--all", "--json").stdout)
     count = len(numbers_of(dataset))
     assert (count, count, []) == (document["replayed"], document["identical"], document["different"])
-    assert f"ids from 0 to {count - 1}" in rollout("replay", dataset, "--episode", "100000", code=2).stderr
+    assert (
+        f"ids from 0 to {count - 1}"
+        in rollout("replay", "--trust", dataset, "--episode", "100000", code=2).stderr
+    )
 
 
 def test_episodes_that_differ(rollout: Caller, project: Path) -> None:
@@ -157,7 +163,9 @@ def test_episodes_that_differ(rollout: Caller, project: Path) -> None:
         """,
     )
     # In another process, since this one has the module.
-    document = json.loads(as_process("replay", "out", "--all", "--json", cwd=project, code=6).stdout)
+    document = json.loads(
+        as_process("replay", "--trust", "out", "--all", "--json", cwd=project, code=6).stdout
+    )
     first = "3 of 3 episodes differ; the first, episode 0 of out, is not as stored: reward at step 0 was "
     assert document["error"]["message"].startswith(first)
     assert document["error"]["hint"].startswith("mine.py has changed since the dataset was made")
@@ -183,9 +191,11 @@ def test_policy_pack(rollout: Caller, project: Path) -> None:
 
 def test_replay_says_what_was_given(rollout: Caller, dataset: Path) -> None:
     """Another policy than the dataset's is named first; so is a range with episodes that there are not."""
-    refused = rollout("replay", dataset, "--episode", "0", "--policy", "constant:[0.0, 0.0]", code=6).stderr
+    refused = rollout(
+        "replay", "--trust", dataset, "--episode", "0", "--policy", "constant:[0.0, 0.0]", code=6
+    ).stderr
     assert "the policy is constant:[0.0, 0.0], and that of the dataset is random" in refused
-    ran = rollout("replay", dataset, "--episodes", "0:5000")
+    ran = rollout("replay", "--trust", dataset, "--episodes", "0:5000")
     assert "of the 5,000 episodes that were named" in ran.stderr
 
 
@@ -198,7 +208,7 @@ def test_what_runs_in_this_process_computes_with_one_thread(
         monkeypatch.setenv(name, "2")  # So that what was set before comes back.
         monkeypatch.delenv(name) if said is None else monkeypatch.setenv(name, said)
     if command == "replay":
-        rollout("replay", dataset, "--episode", "0")
+        rollout("replay", "--trust", dataset, "--episode", "0")
     else:
         rollout("collect", "--sampler", "local", "--episodes", "1", "-q", "-o", "more")
     assert ("1", "3") == (os.environ["OMP_NUM_THREADS"], os.environ["MKL_NUM_THREADS"])

@@ -154,7 +154,7 @@ def test_a_film_of_relabelled_episodes(rollout: Caller) -> None:
     """The rewards are others than those of the environment, and are not compared."""
     rollout(*MAKE, "--env", "tests.report.worlds:Pictures", "--env-kwargs", "blind=true", "-o", "blind")
     rollout("relabel", "blind", "--reward", "tests.cli.test_edits:ordered", "-o", "labelled")
-    ran = rollout("render", "labelled", "--episode", "1", "-o", "film")
+    ran = rollout("render", "--trust", "labelled", "--episode", "1", "-o", "film")
     assert "replayed  as stored" in ran.stdout
     assert "" == ran.stderr
     refused = rollout("relabel", "blind", "--reward", "tests.cli.test_edits:MAKE", "-o", "no", code=3).stderr

@@ -108,21 +108,24 @@ def test_render(rollout: Caller) -> None:
     """A film, and how many frames it has; a secret that the dataset lacks must be given again."""
     make = (*MAKE, "--env", "tests.report.worlds:Pictures", "--env-kwargs", "blind=true")
     rollout(*make, "--episodes", "2", "-o", "out")
-    ran = rollout("render", "out", "--episode", "1", "-o", "film")
+    ran = rollout("render", "--trust", "out", "--episode", "1", "-o", "film")
     assert "as stored" in ran.stdout
     assert len(list(Path("film").iterdir())) == episodes_of(Path("out"))["length"][1].as_py() + 1
-    assert "ids from 0 to 1" in rollout("render", "out", "--episode", "2", "-o", "b.gif", code=2).stderr
+    assert (
+        "ids from 0 to 1"
+        in rollout("render", "--trust", "out", "--episode", "2", "-o", "b.gif", code=2).stderr
+    )
     source = info_of(Path("out"))["sources"][0]
     source["collector"]["env_kwargs"]["password"] = "***"
     set_source(Path("out"), collector=source["collector"])
-    assert "--env-kwargs password=" in rollout("render", "out", "-o", "c", code=2).stderr
+    assert "--env-kwargs password=" in rollout("render", "--trust", "out", "-o", "c", code=2).stderr
 
 
 @pytest.mark.parametrize("fresh", [(), ("--fresh-env",)])
 def test_a_film_of_a_world_that_is_drawn_when_it_is_made(rollout: Caller, fresh: tuple[str, ...]) -> None:
     """The environment of the film is built from the generators that its worker built it from."""
     rollout(*MAKE, "--env", "tests.report.worlds:Drawn", *fresh, "--episodes", "3", "-o", "out")
-    ran = rollout("render", "out", "--episode", "2", "-o", "film")
+    ran = rollout("render", "--trust", "out", "--episode", "2", "-o", "film")
     assert "replayed  as stored" in ran.stdout
     assert "" == ran.stderr
 

@@ -71,12 +71,12 @@ def test_a_mixture_is_resumed_and_replayed_from_another_folder(folder: Path, tmp
     resume = ("collect", "--resume", "--quiet", "--episodes")
     called(*resume, "200", "--output", out, cwd=tmp_path)
     assert_same_data(whole, out)
-    ran = called("replay", out, "--episodes", "0:9", "--json", cwd=tmp_path)
+    ran = called("replay", "--trust", out, "--episodes", "0:9", "--json", cwd=tmp_path)
     assert (9, []) == tuple(json.loads(ran.stdout)[key] for key in ("identical", "notices"))
     assert "epsilon was 0.25" in called(*resume, "210", "--epsilon", "0.5", "--output", out, code=2).stderr
     (folder / "p.pkl").write_bytes(cloudpickle.dumps(lambda observation: push(observation, 0.1)))
     assert "policy has changed" in called(*resume, "210", "--output", out, code=2).stderr
-    assert "should have" in called("replay", out, "--episode", "0", code=3).stderr
+    assert "should have" in called("replay", "--trust", out, "--episode", "0", code=3).stderr
 
 
 @pytest.mark.thorough
@@ -129,9 +129,12 @@ def test_recorded_actions_are_resumed_and_replayed_from_another_folder(
     out = collected(folder, "out", "--episodes", "100", "--policy", "replay:made", *LOCAL)
     called("collect", "--resume", "--quiet", "--episodes", "220", "--output", out, cwd=tmp_path)
     assert_same_data(made, out)
-    assert '"identical": 9' in called("replay", out, "--episodes", "0:9", "--json", cwd=tmp_path).stdout
+    assert (
+        '"identical": 9'
+        in called("replay", "--trust", out, "--episodes", "0:9", "--json", cwd=tmp_path).stdout
+    )
     collected(folder, "made", "--overwrite", "--episodes", "220", "--seed", "3", *LOCAL, "--epsilon", "0.9")
-    assert "should have" in called("replay", out, "--episode", "0", code=3).stderr
+    assert "should have" in called("replay", "--trust", out, "--episode", "0", code=3).stderr
 
 
 def test_a_selection_of_episodes_is_played_by_their_numbers(folder: Path, made: Path) -> None:

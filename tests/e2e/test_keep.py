@@ -53,7 +53,7 @@ def test_kept_episodes_are_those_that_a_filter_keeps(tmp_path: Path, whole: Path
     collect(tmp_path / "three", "--keep", EXPRESSION, "--episodes", "250", "--workers", "3")
     assert_same_data(whole, tmp_path / "three")
     called("verify", whole)
-    called("replay", whole, "--episode", "249")
+    called("replay", "--trust", whole, "--episode", "249")
     acceptance = source_of(whole)["acceptance"]
     assert {"kept": 250, "run": numbers[-1] + 1, "rejected": numbers[-1] - 249}.items() <= acceptance.items()
     assert f"250 of {numbers[-1] + 1:,} episodes" in called("info", whole).stdout

@@ -222,9 +222,11 @@ def test_accepted_changes_stay_known(project: Path) -> None:
     called("collect", "--resume", "-n", "3000", *OUT)
     assert "no" == source_of(project / "out")["reproducible"]["status"]
     called("verify", "out")
-    assert "files changed: weights.npy has changed" in called("replay", "out", "--all", code=6).stderr
+    assert (
+        "files changed: weights.npy has changed" in called("replay", "--trust", "out", "--all", code=6).stderr
+    )
     last = numbers_of(project / "out")[-1]
-    called("replay", "out", "--episode", str(last))
+    called("replay", "--trust", "out", "--episode", str(last))
 
 
 @pytest.mark.thorough
@@ -245,7 +247,7 @@ def test_a_replay_names_a_changed_file_first(project: Path, case: str) -> None:
     """And not the state that an episode might carry on."""
     called("collect", *begin(case), "-n", "1100", "--seed", "1", *OUT)
     CHANGED[case][1]()
-    ran = called("replay", "out", "--all", code=6)
+    ran = called("replay", "--trust", "out", "--all", code=6)
     assert "notice: weights.npy has changed since the dataset was made" == ran.stderr.splitlines()[0]
     assert "hint: weights.npy has changed since the dataset was made" in ran.stderr
     assert "it keeps state" not in ran.stderr
@@ -351,7 +353,7 @@ def test_a_worker_that_reads_other_files_than_the_others_ends_the_run(project: P
     weights(0.0, 0.0, 1.0, 1.0)
     steps = info_of(out)["steps"]
     called("collect", "--resume", "-n", str(steps + 500), *OUT)
-    called("replay", "out", "--all")
+    called("replay", "--trust", "out", "--all")
 
 
 def _numbers(folder: Path) -> list[int]:

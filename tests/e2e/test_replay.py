@@ -54,7 +54,7 @@ def test_all_episodes_are_identical(tmp_path: Path, kind: str) -> None:
     """Whatever made them."""
     output = tmp_path / "out"
     called("collect", *LOCAL, *RUNS[kind], "--output", output)
-    ran = called("replay", output, "--all", "--json")
+    ran = called("replay", "--trust", output, "--all", "--json")
     assert len(episodes_of(output)) == json.loads(ran.stdout)["identical"]
 
 
@@ -81,7 +81,7 @@ def edit_info(dataset: Path, **changes: Any) -> None:
 def test_what_was_collected_on_ray_is_replayed_here(dataset: Path) -> None:
     """The address of its cluster is not asked for."""
     edit_info(dataset, collector__sampler="ray", collector__ray_address="auto")
-    called("replay", dataset, "--episode", "0", cwd=dataset.parent)
+    called("replay", "--trust", dataset, "--episode", "0", cwd=dataset.parent)
 
 
 def test_a_changed_value_is_found(dataset: Path) -> None:
@@ -89,8 +89,8 @@ def test_a_changed_value_is_found(dataset: Path) -> None:
     (path,) = (dataset / "data").rglob("*.parquet")
     row = sum(episodes_of(dataset)["length"].to_pylist()[:3]) + 2
     set_values(path, "reward", row, [np.nextafter(steps_of(dataset)["reward"][row].as_py(), 2)])
-    called("replay", dataset, "--episode", "2", cwd=dataset.parent)
-    ran = called("replay", dataset, "--episode", "3", cwd=dataset.parent, code=6)
+    called("replay", "--trust", dataset, "--episode", "2", cwd=dataset.parent)
+    ran = called("replay", "--trust", dataset, "--episode", "3", cwd=dataset.parent, code=6)
     assert "reward" in ran.said
     assert "step 2" in ran.said
 
@@ -100,18 +100,20 @@ def test_a_policys_file_must_be_there_and_the_same(dataset: Path) -> None:
     path = dataset.parent / "p.pkl"
     data = path.read_bytes()
     path.rename(dataset.parent / "moved.pkl")
-    called("replay", dataset, "--all", cwd=dataset.parent, code=3)
-    called("replay", dataset, "--all", "--policy", "moved.pkl", cwd=dataset.parent)
+    called("replay", "--trust", dataset, "--all", cwd=dataset.parent, code=3)
+    called("replay", "--trust", dataset, "--all", "--policy", "moved.pkl", cwd=dataset.parent)
     path.write_bytes(b"this would not load")
-    assert "SHA-256" in called("replay", dataset, "--all", cwd=dataset.parent, code=3).stderr
+    assert "SHA-256" in called("replay", "--trust", dataset, "--all", cwd=dataset.parent, code=3).stderr
     path.write_bytes(data)
-    called("replay", dataset, "--all", cwd=dataset.parent)
+    called("replay", "--trust", dataset, "--all", cwd=dataset.parent)
 
 
 def test_other_versions_are_named(dataset: Path) -> None:
     """The episodes are run all the same."""
     edit_info(dataset, versions__numpy="1.0")
-    assert "numpy was 1.0" in called("replay", dataset, "--episode", "0", cwd=dataset.parent).stderr
+    assert (
+        "numpy was 1.0" in called("replay", "--trust", dataset, "--episode", "0", cwd=dataset.parent).stderr
+    )
 
 
 def test_a_module_that_was_edited_is_named(tmp_path: Path) -> None:
@@ -120,13 +122,13 @@ def test_a_module_that_was_edited_is_named(tmp_path: Path) -> None:
     module.write_text("from tests.helpers.envs import FaultyEnv\n\n\nclass Mine(FaultyEnv):\n    pass\n")
     rollout("collect", "--episodes", "3", "--env", "mine:Mine", *LOCAL, "--output", "out", cwd=tmp_path)
     module.write_text(module.read_text() + "# edited\n")
-    assert "changed" in rollout("replay", "out", "--all", cwd=tmp_path).stderr
+    assert "changed" in rollout("replay", "--trust", "out", "--all", cwd=tmp_path).stderr
 
 
 def test_a_dataset_that_does_not_say_what_made_it_is_refused(dataset: Path) -> None:
     """Exit code 5."""
     edit_info(dataset, collector={})
-    called("replay", dataset, "--episode", "0", cwd=dataset.parent, code=5)
+    called("replay", "--trust", dataset, "--episode", "0", cwd=dataset.parent, code=5)
 
 
 # -- the end-of-run check ----------------------------------------------------------------------------------------------

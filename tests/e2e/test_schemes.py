@@ -77,7 +77,7 @@ def test_other_weights_are_refused(folder: Path) -> None:
     given = ("--policy", "weights:w.json", "--policy-sha256", digest, "--episodes", "3")
     ran = called("collect", *given, *ENV, "--output", "other", cwd=folder, code=3)
     assert f"should have {digest}" in ran.stderr
-    assert f"should have {digest}" in called("replay", out, "--all", code=3).stderr
+    assert f"should have {digest}" in called("replay", "--trust", out, "--all", code=3).stderr
 
 
 def test_another_scheme_of_the_same_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,11 +91,13 @@ def test_another_scheme_of_the_same_file_is_refused(folder: Path, monkeypatch: p
 def test_a_scheme_with_a_file_is_replayed(folder: Path, tmp_path: Path) -> None:
     """From another folder, and from where the file is now."""
     out = collected(folder, "out", "--episodes", "5")
-    ran = called("replay", out, "--all", "--json", cwd=tmp_path)
+    ran = called("replay", "--trust", out, "--all", "--json", cwd=tmp_path)
     assert 5 == json.loads(ran.stdout)["identical"]
     (folder / "w.json").rename(tmp_path / "moved.json")
-    assert "there is no file" in called("replay", out, "--all", code=3).stderr
-    ran = called("replay", out, "--all", "--json", "--policy", f"weights:{tmp_path / 'moved.json'}")
+    assert "there is no file" in called("replay", "--trust", out, "--all", code=3).stderr
+    ran = called(
+        "replay", "--trust", out, "--all", "--json", "--policy", f"weights:{tmp_path / 'moved.json'}"
+    )
     assert 5 == json.loads(ran.stdout)["identical"]
 
 
@@ -125,11 +127,16 @@ def test_a_file_that_an_option_names(folder: Path, tmp_path: Path) -> None:
     changed = ("--resume", "--episodes", "310", "--quiet", "--output", out, "--policy-kwargs", "scale=0.75")
     assert "policy_kwargs was" in called("collect", *changed, code=2).stderr
     (folder / "more.json").rename(tmp_path / "moved.json")
-    assert "there is no file" in called("replay", out, "--all", code=3).stderr
+    assert "there is no file" in called("replay", "--trust", out, "--all", code=3).stderr
     moved = ("--policy-kwargs", f"more={tmp_path / 'moved.json'}")
-    assert 5 == json.loads(called("replay", out, "--episodes", "0:5", "--json", *moved).stdout)["identical"]
+    assert (
+        5
+        == json.loads(called("replay", "--trust", out, "--episodes", "0:5", "--json", *moved).stdout)[
+            "identical"
+        ]
+    )
     (tmp_path / "moved.json").write_text("0.75")
-    assert "should have" in called("replay", out, "--episode", "0", *moved, code=3).stderr
+    assert "should have" in called("replay", "--trust", out, "--episode", "0", *moved, code=3).stderr
 
 
 def test_shards_whose_options_name_files_are_merged(folder: Path, tmp_path: Path) -> None:
@@ -177,7 +184,7 @@ def test_options_in_a_spec(folder: Path, tmp_path: Path) -> None:
     assert records[0] == records[1]
     called("collect", "--resume", *given, "--episodes", "150", "--quiet", "--output", out, cwd=folder)
     assert_same_data(whole, out)
-    ran = called("replay", out, "--episodes", "0:3", "--json", cwd=tmp_path)
+    ran = called("replay", "--trust", out, "--episodes", "0:3", "--json", cwd=tmp_path)
     assert 3 == json.loads(ran.stdout)["identical"]
 
 
@@ -233,7 +240,7 @@ def test_wrappers_are_built_again(tmp_path: Path) -> None:
     called("collect", "--resume", "--episodes", "200", "--quiet", "--output", tmp_path / "out")
     called(*words, *WRAPPED, "--episodes", "200", "--output", tmp_path / "whole")
     assert_same_data(tmp_path / "whole", tmp_path / "out")
-    ran = called("replay", tmp_path / "out", "--episodes", "0:5", "--json")
+    ran = called("replay", "--trust", tmp_path / "out", "--episodes", "0:5", "--json")
     assert 5 == json.loads(ran.stdout)["identical"]
     ran = called(*words, *WRAPPED[:2], "--resume", "--episodes", "300", "--output", tmp_path / "out", code=2)
     assert "wrapper was" in ran.stderr
@@ -258,7 +265,7 @@ def test_shards_with_wrappers_are_merged(tmp_path: Path) -> None:
     called("merge", tmp_path / "part1", tmp_path / "part2", "--output", tmp_path / "all", "--quiet")
     called(*words, *WRAPPED, "--output", tmp_path / "whole")
     assert_same_data(tmp_path / "whole", tmp_path / "all")
-    ran = called("replay", tmp_path / "all", "--episodes", "60:63", "--json")
+    ran = called("replay", "--trust", tmp_path / "all", "--episodes", "60:63", "--json")
     assert 3 == json.loads(ran.stdout)["identical"]
     called(*words, *WRAPPED[:2], "--shard", "2/2", "--output", tmp_path / "other")
     ran = called("merge", tmp_path / "part1", tmp_path / "other", "--output", tmp_path / "both", code=2)

@@ -68,7 +68,7 @@ def test_merged_shards_are_the_single_run(name: str, tmp_path: Path) -> None:
     if name == "exact":  # Each worker's own episodes, as in the single run.
         assert [one // 80 for one in range(400)] == episodes_of(tmp_path / "all")["worker"].to_pylist()
     called("verify", tmp_path / "all")
-    called("replay", tmp_path / "all", "--episodes", "20:25")
+    called("replay", "--trust", tmp_path / "all", "--episodes", "20:25")
     assert {"complete", "yes"} == {
         info_of(tmp_path / "all")["status"],
         source_of(tmp_path / "all")["reproducible"]["status"],
@@ -92,7 +92,7 @@ def test_a_shard_is_replayed_by_itself(tmp_path: Path) -> None:
     part = tmp_path / "part"
     called("exact", "-k", "2", "-w", "3", "--shard", "2/3", *run_words("exact")[5:], "--output", part)
     called("verify", part)
-    assert 2 == json.loads(called("replay", part, "--all", "--json").stdout)["identical"]
+    assert 2 == json.loads(called("replay", "--trust", part, "--all", "--json").stdout)["identical"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_merged_ranges_are_the_single_run(edges: list[int], tmp_path: Path) -> N
     if len(parts) > 2:
         called("verify", tmp_path / "all")
         called("diff", tmp_path / "one", tmp_path / "all")
-        called("replay", tmp_path / "all", "--episodes", "20:25")
+        called("replay", "--trust", tmp_path / "all", "--episodes", "20:25")
         called("merge", parts[2], parts[0], "--output", tmp_path / "gap", "--quiet")
         called("verify", tmp_path / "gap")
         assert [*range(300, 400), *range(30, 150)] == numbers_of(tmp_path / "gap")

@@ -40,8 +40,8 @@ def test_tasks(tmp_path: Path, tasks: Path) -> None:
     for output in outputs[1:]:
         assert_same_data(outputs[0], output)
     tasks.unlink()
-    called("replay", outputs[0], "--all", "--quiet")
-    called("render", outputs[0], "--episode", "1", "--output", tmp_path / "film.gif")
+    called("replay", "--trust", outputs[0], "--all", "--quiet")
+    called("render", "--trust", outputs[0], "--episode", "1", "--output", tmp_path / "film.gif")
 
 
 def test_resume_with_other_tasks(tmp_path: Path, tasks: Path) -> None:

@@ -264,4 +264,4 @@ def test_bipedal_walker_is_reproducible_in_a_fresh_environment(tmp_path: Path, r
         rollout("collect", *words, "-w", n_workers, "-o", n_workers, cwd=tmp_path)
         assert "yes" == source_of(tmp_path / n_workers)["reproducible"]["status"]
     assert_same_data(tmp_path / "1", tmp_path / "3")
-    rollout("replay", "1", "--all", cwd=tmp_path)
+    rollout("replay", "--trust", "1", "--all", cwd=tmp_path)

@@ -118,7 +118,7 @@ def test_policies(project: Path, name: str, rows: str) -> None:
         return
     assert "no" != verdict["status"], verdict
     assert_same_data(project / "1", project / "2")
-    called("replay", "2", "--all")
+    called("replay", "--trust", "2", "--all")
 
 
 MAKE_GSDE = """
@@ -164,7 +164,7 @@ def test_gsde_follows_from_the_number(project: Path, name: str, spec: str) -> No
         verdict = source_of(project / output)["reproducible"]
         assert "yes" == verdict["status"], verdict
         assert_same_data(project / "two", project / output)
-    called("replay", "two", "--all")
+    called("replay", "--trust", "two", "--all")
     check = """
         import rollout_cli
 
@@ -221,7 +221,7 @@ def test_a_maskable_model_takes_valid_actions_alone(project: Path, env: str, row
     executed(check, project)
     if rows == "1":
         assert_same_data(project / "1", project / "2")
-        called("replay", "2", "--all")
+        called("replay", "--trust", "2", "--all")
 
 
 def test_a_maskable_model_needs_masks(project: Path) -> None:

@@ -255,10 +255,10 @@ def test_the_same_bytes(name: str, networks: Any, tmp_path: Path) -> None:
     resume = ("collect", "--resume", "--sampler", "local", "--quiet", "--output", str(tmp_path / "5"))
     called(*resume, "--episodes", "9", cwd=elsewhere)
     assert_same_data(tmp_path / "9", tmp_path / "5")
-    ran = called("replay", tmp_path / "9", "--episodes", "0:3", "--json", cwd=elsewhere)
+    ran = called("replay", "--trust", tmp_path / "9", "--episodes", "0:3", "--json", cwd=elsewhere)
     assert 3 == json.loads(ran.stdout)["identical"]
     Path(name).write_bytes(data + b"\0")
-    assert "should have" in called("replay", tmp_path / "9", "--all", code=3).stderr
+    assert "should have" in called("replay", "--trust", tmp_path / "9", "--all", code=3).stderr
     assert "the source of the policy has changed" in called(*resume, "--episodes", "12", code=2).stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from rollout_cli.progress import Progress
 from rollout_cli.run.check import Trial
 from rollout_cli.run.request import completed, env_of
 from tests.helpers.datasets import assert_same_data, source_of
-from tests.helpers.processes import called
+from tests.helpers.processes import called, rollout
 
 ENV, WRAPPER, STEPS = "Pendulum-v1", "sb3_contrib.common.wrappers.TimeFeatureWrapper", {"max_steps": 50}
 SETTINGS = {"env_wrapper": [{WRAPPER: STEPS}], "normalize": "dict(norm_obs=True)", "policy": "MlpPolicy"}
@@ -207,7 +208,9 @@ def test_arguments_of_wrappers_are_texts_that_are_read_again(tmp_path: Path) -> 
     """Whatever TOML holds comes back equal, whatever stands in it."""
     arguments = {"a": [1.5, True, 'x&y="?é'], "b": 1e-5, "c": "true"}
     folder = str(run_folder(tmp_path, {"env_wrapper": {WRAPPER: {**arguments, "d": (1, 2)}}}))
-    (source,) = env_of(completed(CollectConfig(policy=folder, timesteps=9), Progress())).wrappers
+    (source,) = env_of(
+        completed(CollectConfig(policy=f"{folder}?trust=true", timesteps=9), Progress())
+    ).wrappers
     assert {**arguments, "d": [1, 2]} == source.kwargs
 
 
@@ -235,3 +238,65 @@ def test_statistics_that_are_missing(tmp_path: Path) -> None:
     (folder / f"{ENV}.zip").unlink()
     with pytest.raises(PolicyLoadError, match="holds no model"):
         policy_source(str(folder))
+
+
+EVIL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a function": ({}, {"env": "subprocess:call", "env_kwargs": {"args": ["touch", "canary"]}}),
+    "a pickle": ({}, {"env": "evil.pkl"}),
+    "an EnvSpec": ({}, {"env": "evil.json"}),
+    "a module": ({}, {"gym_packages": ["evil"]}),
+    "a package": ({}, {"env": "evil/E-v0"}),
+    "a wrapper": ({"env_wrapper": "evil.Wrapper"}, {}),
+    "a wrapper of a library": ({"env_wrapper": [{"subprocess.call": {"shell": True}}]}, {}),
+    "an argument": ({}, {"env_kwargs": {"config": {"other_vehicles_type": "evil.Vehicle"}}}),
+    "a shadowed package": ({"env_wrapper": "minigrid.wrappers.FlatObsWrapper"}, {}),
+}
+"""By name: settings and arguments of a folder that names code. A module `evil` creates a canary when imported."""
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_a_folder_runs_no_code_that_it_names(tmp_path: Path, name: str) -> None:
+    """It is refused by what it names, whatever lies in the folder; with `trust=true` it is the user's decision."""
+    settings, arguments = EVIL[name]
+    folder = run_folder(tmp_path, settings)
+    written = {"env": ENV, "env_kwargs": None, "gym_packages": [], **arguments}
+    (folder / ENV / "args.yml").write_text(yaml.dump(OrderedDict(written)))
+    ran = "from pathlib import Path\nPath('canary').touch()\n"
+    for module in ("evil.py", "minigrid.py"):
+        (tmp_path / module).write_text(ran)
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(_Touch()))
+    kwargs = {"args": ["touch", "canary"]}
+    spec = {"id": "E-v0", "entry_point": "subprocess:call", "kwargs": kwargs}
+    (tmp_path / "evil.json").write_text(json.dumps(spec))
+    words = ("collect", "--policy", folder.name, "--episodes", "1", "--sampler", "local", "-o", "out")
+    said = called(*words, cwd=tmp_path, code=3).stderr
+    assert "may run any code" in said
+    assert "trust=true" in said
+    assert not (tmp_path / "canary").exists()
+    trusted = called("collect", "--policy", f"{folder.name}?trust=true", *words[3:], "--dry-run", cwd=tmp_path)
+    assert f'env = "{env_of_the_folder(folder)}"' in trusted.stdout
+
+
+def env_of_the_folder(folder: Path) -> str:
+    """The SPEC that its arguments mean."""
+    arguments = yaml.unsafe_load((folder / ENV / "args.yml").read_text())
+    return ":".join([*arguments["gym_packages"], arguments["env"]])
+
+
+class _Touch:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("canary"),)
+
+
+def test_the_libraries_are_not_taken_from_the_folder(trained: tuple[Any, Path], tmp_path: Path) -> None:
+    """A module of the working folder is never imported in place of a library that a model names."""
+    _, folder = trained
+    for module in ("stable_baselines3.py", "sb3_contrib.py", "torch.py"):
+        (tmp_path / module).write_text("from pathlib import Path\nPath('canary').touch()\n")
+    words = ("--env", ENV, "--episodes", "1", "--sampler", "local", "-o", "out")
+    statistics = f"vecnormalize={folder / ENV / 'vecnormalize.pkl'}"
+    model = ("--policy", folder / f"{ENV}.zip", "--policy-kwargs", statistics)
+    # In a process of its own: this one has loaded the libraries.
+    said = rollout("collect", *model, *words, cwd=tmp_path, code=3).stderr
+    assert "the observation space of the model" in said  # It was loaded, and lacks its wrapper.
+    assert not (tmp_path / "canary").exists()

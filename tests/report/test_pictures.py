@@ -157,7 +157,7 @@ def pngs(folder: Path) -> list[Any]:
 
 def test_stored_images(pictures: Dataset, tmp_path: Path) -> None:
     """The film shows them all, with the one after the last step."""
-    rendered = render(pictures, 2, tmp_path / "film")
+    rendered = render(pictures, 2, tmp_path / "film", trust=True)
     episode = pictures[2]
     assert (len(episode) + 1, (23, 20), STORED) == (rendered.frames, rendered.size, rendered.origin)
     assert [*episode.observations.tolist(), episode.last_observation.tolist()] == pngs(tmp_path / "film")
@@ -165,20 +165,20 @@ def test_stored_images(pictures: Dataset, tmp_path: Path) -> None:
 
 def test_actions_that_are_run_again(pictures: Dataset, vectors: Dataset, tmp_path: Path) -> None:
     """The environment renders what the images of the same run are; no policy is needed."""
-    rendered = render(vectors, 5, tmp_path / "again")
+    rendered = render(vectors, 5, tmp_path / "again", trust=True)
     assert (AGAIN, None, 20) == (rendered.origin, rendered.difference, rendered.fps)
-    render(pictures, 5, tmp_path / "stored")
-    render(pictures, 5, tmp_path / "both", again=True)
+    render(pictures, 5, tmp_path / "stored", trust=True)
+    render(pictures, 5, tmp_path / "both", again=True, trust=True)
     assert pngs(tmp_path / "stored") == pngs(tmp_path / "again") == pngs(tmp_path / "both")
 
 
 def test_a_gif(pictures: Dataset, tmp_path: Path) -> None:
-    rendered = render(pictures, 0, tmp_path / "a.gif", fps=10)
+    rendered = render(pictures, 0, tmp_path / "a.gif", fps=10, trust=True)
     film: Any = Image.open(tmp_path / "a.gif")
     with film:
         assert (rendered.frames, rendered.size, 100) == (film.n_frames, film.size, film.info["duration"])
     with pytest.raises(DatasetExistsError):
-        render(pictures, 0, tmp_path / "a.gif")
+        render(pictures, 0, tmp_path / "a.gif", trust=True)
     with pytest.raises(UsageError, match=r"neither \.gif nor \.mp4"):
         render(pictures, 0, tmp_path / "a.avi")
     assert ["a.gif"] == [path.name for path in tmp_path.iterdir()]
@@ -203,7 +203,9 @@ def test_a_gif_has_all_frames(tmp_path: Path) -> None:
 def test_an_episode_that_differs(tmp_path: Path) -> None:
     """The film is of other observations, and that is said."""
     moody = made(tmp_path / "moody", blind=True, moody=True)
-    differences = [render(moody, place, tmp_path / f"film{place}").difference for place in range(6)]
+    differences = [
+        render(moody, place, tmp_path / f"film{place}", trust=True).difference for place in range(6)
+    ]
     assert any(difference and difference.field == "observation" for difference in differences)
 
 
@@ -211,7 +213,7 @@ def test_an_environment_that_renders_nothing(tmp_path: Path, monkeypatch: pytest
     dataset = made(tmp_path / "out", 1, blind=True)
     monkeypatch.setattr("tests.report.worlds.Pictures.render", lambda self: None)
     with pytest.raises(EnvError, match="returned no picture"):
-        render(dataset, 0, tmp_path / "film")
+        render(dataset, 0, tmp_path / "film", trust=True)
     assert ["out"] == [path.name for path in tmp_path.iterdir()]
 
 
@@ -223,10 +225,10 @@ def test_another_file_is_not_loaded(tmp_path: Path) -> None:
         env=str(file), episodes=EpisodeRange(0, 1), sampler="local", workers=1, output=tmp_path / "out"
     )
     collect(config)
-    assert render(load(tmp_path / "out"), 0, tmp_path / "film").difference is None
+    assert render(load(tmp_path / "out"), 0, tmp_path / "film", trust=True).difference is None
     file.write_bytes(b"another")
     with pytest.raises(EnvLoadError, match=r"env\.pkl is not the one that made these episodes"):
-        render(load(tmp_path / "out"), 0, tmp_path / "again")
+        render(load(tmp_path / "out"), 0, tmp_path / "again", trust=True)
 
 
 def test_the_card_is_written_again(vectors: Dataset, tmp_path: Path) -> None:

@@ -388,7 +388,7 @@ def test_a_replay_of_all_finds_state_that_is_carried_on(tmp_path: Path) -> None:
     """It does not run them in the order of the run, in which that state would be the same again."""
     policy = "tests.helpers.policies:StatefulPolicy"
     run(tmp_path / "out", episodes=EpisodeRange(0, 3), policy=policy)
-    replayed, _ = replay(load(tmp_path / "out"), range(3), policy=None, env_kwargs={})
+    replayed, _ = replay(load(tmp_path / "out"), range(3), policy=None, env_kwargs={}, trust=True)
     assert [0, 1, 2] == [again.facts["episode_number"] for again in replayed]
     assert any(again.difference for again in replayed)
 

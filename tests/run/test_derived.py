@@ -39,7 +39,7 @@ def derived(tmp_path: Path) -> Path:
 
 
 def test_its_episodes_are_run_again(derived: Path) -> None:
-    replayed, _ = replay(load(derived), range(6), policy=None, env_kwargs={})
+    replayed, _ = replay(load(derived), range(6), policy=None, env_kwargs={}, trust=True)
     assert [None] * 6 == [episode.difference for episode in replayed]
     assert [0, 2, 4, 6, 1, 3] == [episode.facts["episode_number"] for episode in replayed]
 
@@ -64,7 +64,7 @@ def test_a_file_that_a_module_reads_is_read_for_all_runs(project: Path) -> None:
     for text in ("0", "1"):  # Of one of the runs it has changed.
         sys.modules.pop("mine", None)
         (project / "w.txt").write_text(text)
-        _, notices = replay(load(project / "d"), range(4), policy=None, env_kwargs={})
+        _, notices = replay(load(project / "d"), range(4), policy=None, env_kwargs={}, trust=True)
         assert ["w.txt has changed since the dataset was made"] == notices
 
 
@@ -76,7 +76,7 @@ def test_what_was_rewritten_is_not_replayed(derived: Path, tmp_path: Path) -> No
     """New rewards, and infos that were left out; the other values still are."""
     relabel_dataset(load(derived), tmp_path / "new", reward)
     convert_dataset(load(tmp_path / "new"), tmp_path / "less", drop_info=["steps"], next_observation=True)
-    replayed, notices = replay(load(tmp_path / "less"), range(6), policy=None, env_kwargs={})
+    replayed, notices = replay(load(tmp_path / "less"), range(6), policy=None, env_kwargs={}, trust=True)
     assert [None] * 6 == [episode.difference for episode in replayed]
     assert "the rewards were relabelled, so they are not compared" in notices
 
@@ -85,7 +85,7 @@ def test_what_one_of_two_lacks_is_replayed_of_the_other(tmp_path: Path, derived:
     """An info that was left out of one dataset, and not of another one that was joined with it."""
     convert_dataset(load(tmp_path / "1"), tmp_path / "less", drop_info=["steps"])
     join_datasets([load(tmp_path / "less"), load(tmp_path / "2")], tmp_path / "both")
-    replayed, _ = replay(load(tmp_path / "both"), [0, 8], policy=None, env_kwargs={})
+    replayed, _ = replay(load(tmp_path / "both"), [0, 8], policy=None, env_kwargs={}, trust=True)
     assert [None, None] == [episode.difference for episode in replayed]
 
 

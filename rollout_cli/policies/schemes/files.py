@@ -164,10 +164,13 @@ class FilePolicySource:
             return self.scheme.trained_in(self.files) if self.scheme.trained_in is not None else None
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        with self._reporting(), imports_from(self.files.folder):
+        # The working folder may be a stranger's: it has no part in what the file alone may not run.
+        is_trusted = self.options.get("trust", "trust" not in self.scheme.options)
+        with self._reporting():
             for module, package in self.scheme.needs.items():
                 with needing(package, module):
                     importlib.import_module(module)
+        with self._reporting(), imports_from(self.files.folder if is_trusted else None):
             policy = self.scheme.load(self.files, self.options, env_spec, deterministic=deterministic)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 

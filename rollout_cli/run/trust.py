@@ -1,0 +1,78 @@
+"""Code that files name: what a run folder of rl_zoo3 or a dataset's info.json may run without the user's trust.
+
+Both may come from a stranger. Environments of gymnasium and of known packages, wrappers of an allow-list, and policy
+files whose loaders run no code of the file are used as they are. Everything else needs `trust=true`, or `--trust`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from rollout_cli.config import CollectConfig
+from rollout_cli.envs.building import home_of
+from rollout_cli.errors import UserCodeError
+from rollout_cli.loading import is_in_working_folder
+from rollout_cli.policies.policy import PolicySource
+
+_WRAPPERS = re.compile(
+    r"(gymnasium\.wrappers:)?(?!RecordVideo)\w+|minigrid\.wrappers:\w+Wrapper|"
+    r"sb3_contrib\.common\.wrappers:TimeFeatureWrapper|"
+    r"stable_baselines3\.common\.atari_wrappers:(\w+Env|WarpFrame|AtariWrapper)|"
+    r"rl_zoo3\.wrappers:(\w+Wrapper|HistoryWrapperObsDict|FrameSkip)"
+)
+"""Wrappers that run nothing else. RecordVideo writes files where its arguments say."""
+_STACKED_FRAMES = "rollout_cli.envs.frames:StackedFrames"
+
+_NAMES_MORE = re.compile(r"[/\\:]|\D\.|\.\D")
+"""What the name of a module or a file has: some environments import or read what an argument names."""
+
+_DATA_SCHEMES = {"constant", "d3rlpy", "mix", "onnx", "random", "replay", "rllib", "sb3", "zoo"}
+"""Policies that run no code of their files without `trust=true`. TorchScript and exported programs are programs."""
+
+
+def check_trusted(
+    origin: object,
+    config: CollectConfig,
+    policy: PolicySource | None = None,
+    *,
+    hint: str = "pass {trust=True} if the dataset is yours, or you trust all that it names",
+) -> None:
+    """Raise UserCodeError if a configuration that a file gives may run other code than a known package's.
+
+    Args:
+        origin: The file, for the message.
+        config: The configuration.
+        policy: Its policy; None if policy and worker class do not come from the file.
+        hint: How the user says that the file is trusted.
+    """
+    env, wrappers = str(config.env), [spec.partition("?") for spec in config.wrapper]
+    is_known = env in gymnasium.registry or (home_of(env)[0] and not re.search("[.:]", env))
+    found = [] if is_known else [env]
+    found += [name for name, _, _ in wrappers if not _is_known_wrapper(name)]
+    arguments = [json.dumps(config.env_kwargs, separators=(",", "=")), *(text for _, _, text in wrappers)]
+    found += filter(_NAMES_MORE.search, arguments)
+    if policy is not None:
+        found += [] if _is_data(policy.describe()) else [config.policy]
+        found += filter(None, [config.worker_class])
+    if found:
+        raise UserCodeError(
+            f"{origin} names {', '.join(map(repr, found))}, which may run any code; "
+            "expected registered environments, known wrappers, and policy files without code",
+            hint=hint,
+        )
+
+
+def _is_known_wrapper(name: str) -> bool:
+    # A module of the working folder would be imported in place of a package, though not of this one.
+    return name == _STACKED_FRAMES or bool(_WRAPPERS.fullmatch(name) and not is_in_working_folder(name))
+
+
+def _is_data(record: Mapping[str, Any]) -> bool:
+    """Return whether a policy, by the record of its source, is loaded without running code of a file."""
+    is_trusted = record["scheme"] not in _DATA_SCHEMES or record["options"].get("trust")
+    return not is_trusted and all(map(_is_data, record.get("components", ())))
