@@ -68,6 +68,10 @@ class FolderLock(AbstractContextManager["FolderLock"]):
         self._path, self._descriptor = root / LOCK_NAME, -1
         if isinstance(root, RemotePath):
             return
+        if (root / "meta").is_symlink():  # It may lead to another dataset.
+            raise StorageError(
+                f"{root / 'meta'} is a link, expected a folder", hint="copy the dataset: cp -rL"
+            )
         while True:
             with files.operation("open", self._path):
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -336,6 +340,8 @@ def staged(path: Path) -> Iterator[Path]:
         if path.exists() or path.is_symlink():
             raise DatasetExistsError(f"{path} exists", hint="remove it, or choose another path")
         folder = path.with_name(f".{path.name}.part")
+        if folder.is_symlink():
+            folder.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         with FolderLock(files, folder):
             try:

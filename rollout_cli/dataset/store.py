@@ -57,6 +57,7 @@ class FileStore:
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             with self.operation("write", temporary):
+                self.create(temporary)
                 temporary.write_bytes(content)
             self.sync(temporary)
             self.move(temporary, path)
@@ -69,6 +70,11 @@ class FileStore:
         # Escapes keep the file ASCII: paths that are not UTF-8 come as lone surrogates, which no encoding
         # takes.
         self.replace(path, (json.dumps(plain_json(document), indent=2) + "\n").encode("ascii"))
+
+    def create(self, path: Path) -> None:
+        """Create an empty file in place of one of that name, which in a stranger's dataset may be a link."""
+        path.unlink(missing_ok=True)
+        path.touch(exist_ok=False)  # It follows no link.
 
     def move(self, source: Path, target: Path) -> None:
         """Rename `source`, into a new folder if need be; once this returns, the new name survives a crash."""
@@ -104,12 +110,16 @@ class FileStore:
         """Return what a Parquet file is written to; as a context manager it is closed at the end."""
         import pyarrow as pa  # noqa: PLC0415 - resuming looks at folders before it is needed
 
+        self.create(path)
         # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
         return pa.OSFile(os.fsencode(path), "wb")
 
 
 class RemoteStore(FileStore):
-    """A file system by URI, which has renames, and nothing to wait for when a file is closed."""
+    """A file system by URI, which has renames and no links, and nothing to wait for when a file is closed."""
+
+    def create(self, path: Path) -> None:
+        """Do nothing: to write a file creates it."""
 
     def sync(self, path: Path) -> None:
         """Do nothing: a file that was closed has reached the server."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,41 @@ def test_tasks_and_options_are_data(rollout: Caller) -> None:
     Path("tasks.json").write_text('[{"__reduce__": "evil:call"}]')
     rollout(*COLLECT, "--episodes", "1", "--tasks", "tasks.json", "-o", "out")
     assert not Path(CANARY).exists()
+
+
+LINKS: dict[tuple[str, ...], tuple[str, ...]] = {
+    (".README.md.tmp", "meta/.info.json.tmp", "meta/.returns.png.tmp"): ("card", "out", "--plot"),
+    ("README.md",): ("card", "out"),
+    (".data-00000-00000.parquet.tmp", ".episodes-00000-00000.parquet.tmp", ".next.tmp"): (
+        *COLLECT,
+        *("--resume", "--episodes", "3", "-o", "out"),
+    ),
+    ("out/.page.html.part",): ("report", "out", "-o", "out/page.html"),
+}
+"""By names of links that lie in a dataset, what writes there."""
+
+
+@pytest.mark.parametrize("links", LINKS, ids=" ".join)
+def test_links_of_a_stranger_are_not_followed(rollout: Caller, links: tuple[str, ...]) -> None:
+    """The user's file that one names stays as it is, and the command does its work."""
+    rollout(*COLLECT, "--episodes", "1", "-o", "out")
+    Path("folder").mkdir()
+    for target in ("mine", "folder/page.html"):
+        Path(target).write_text("mine")
+    for link in links:
+        path = Path(link) if link.startswith("out/") else Path("out", link)
+        path.unlink(missing_ok=True)
+        path.symlink_to(Path("folder" if link.endswith(".part") else "mine").absolute())
+    rollout(*LINKS[links])
+    assert ["mine"] * 2 == [Path(target).read_text() for target in ("mine", "folder/page.html")]
+    rollout("verify", "out")
+
+
+def test_a_link_to_another_dataset_is_not_written_through(rollout: Caller) -> None:
+    for output in ("mine", "out"):
+        rollout(*COLLECT, "--episodes", "1", "-o", output)
+    shutil.rmtree("out/meta")
+    Path("out/meta").symlink_to(Path("mine/meta").absolute())
+    before = Path("mine/meta/info.json").read_bytes()
+    assert "is a link" in rollout("card", "out", "--license", "mit", code=5).stderr
+    assert before == Path("mine/meta/info.json").read_bytes()

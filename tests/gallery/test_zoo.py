@@ -273,7 +273,9 @@ def test_a_folder_runs_no_code_that_it_names(tmp_path: Path, name: str) -> None:
     assert "may run any code" in said
     assert "trust=true" in said
     assert not (tmp_path / "canary").exists()
-    trusted = called("collect", "--policy", f"{folder.name}?trust=true", *words[3:], "--dry-run", cwd=tmp_path)
+    trusted = called(
+        "collect", "--policy", f"{folder.name}?trust=true", *words[3:], "--dry-run", cwd=tmp_path
+    )
     assert f'env = "{env_of_the_folder(folder)}"' in trusted.stdout
 
 
