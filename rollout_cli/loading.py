@@ -28,7 +28,7 @@ from typing import Any
 
 import cloudpickle
 
-from rollout_cli.errors import RolloutError, UsageError, UserCodeError
+from rollout_cli.errors import DatasetFormatError, RolloutError, UsageError, UserCodeError
 
 ErrorKind = type[UserCodeError]
 PICKLE_SUFFIXES = (".pkl", ".pickle")
@@ -60,6 +60,17 @@ def _shortened(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]} … {len(text) - 2 * half:,} characters left out … {text[-half:]}"
+
+
+def check_size(what: object, n_bytes: int) -> None:
+    """Raise DatasetFormatError if a file claims more than `ROLLOUT_MEMORY_LIMIT` bytes of memory, or 1 GiB."""
+    text = os.environ.get("ROLLOUT_MEMORY_LIMIT", "")
+    limit = int(text) if text.isdecimal() else 1 << 30
+    if n_bytes > limit:
+        raise DatasetFormatError(
+            f"{what} unpacks to {n_bytes:,} bytes; expected at most {limit:,}",
+            hint=f"if you trust the dataset, set ROLLOUT_MEMORY_LIMIT={n_bytes}",
+        )
 
 
 @contextlib.contextmanager

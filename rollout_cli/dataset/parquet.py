@@ -20,6 +20,7 @@ from rollout_cli.dataset.layout import Origin, check_origin, info_path, read_inf
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetFormatError, StorageError
+from rollout_cli.loading import check_size
 from rollout_cli.remote import RemotePath
 
 MEMORY_HINT = (
@@ -34,6 +35,11 @@ CACHE_BYTES = 96 << 20
 
 _LEAST_KEPT = 2
 """Kept whatever their size, since an episode has rows in both tables."""
+
+_MOST_UNPACKED = 100
+"""A file may take this many times its own size in memory, however large it is."""
+
+_REPEATING = {"DELTA_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 
 Columns = tuple[str, ...] | None
 """The columns that are read; None stands for all."""
@@ -117,7 +123,26 @@ def open_parquet(path: Path) -> pq.ParquetFile:
         source = pa.OSFile(os.fsencode(path), "rb")
     # Buffered, the columns of a row group are one request.
     buffered = isinstance(path, RemotePath)
-    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=buffered, **_NO_EXTENSIONS)
+    file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=buffered, **_NO_EXTENSIONS)
+    claimed = _claimed_bytes(file)
+    # A large file may be large in memory. A server is asked for its size only if that matters.
+    if claimed > 1 << 30 and claimed > _MOST_UNPACKED * path.stat().st_size:
+        check_size(path, claimed)
+    return file
+
+
+def _claimed_bytes(file: pq.ParquetFile) -> int:
+    """Return what the footer of a file says of its size in memory; values of fixed size may be run lengths."""
+    metadata, schema = file.metadata, file.schema
+    texts = [at for at in range(len(schema)) if schema.column(at).physical_type == "BYTE_ARRAY"]
+    n_bytes = metadata.num_rows * sum(map(_row_bytes, file.schema_arrow.types))
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        n_bytes += group.total_byte_size
+        for column in map(group.column, texts):
+            # Each row may repeat the longest text: our own writer has no such encoding.
+            if _REPEATING & {*column.encodings}:
+                n_bytes += column.num_values * column.total_uncompressed_size
+    return n_bytes
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.plain import plain_value
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
+from rollout_cli.loading import check_size
 
 Array = npt.NDArray[Any]
 Tree = Any
@@ -305,6 +306,8 @@ def _bound(bound: Array) -> Any:
 def space_from_json(document: Mapping[str, Any]) -> Space:
     """Build the space that `space_to_json` described; `DatasetFormatError` for any other description."""
     try:
+        # A Box has some arrays of this size, and its constructor more.
+        check_size("a space of info.json", 64 * _n_elements(document))
         return _build(document)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
         raise DatasetFormatError(
@@ -314,14 +317,21 @@ def space_from_json(document: Mapping[str, Any]) -> Space:
         ) from error
 
 
+def _n_elements(document: Any) -> int:
+    """Return how many numbers a described space has, with those of its parts."""
+    if isinstance(document, dict):
+        return math.prod(document.get("shape") or ()) + _n_elements(document.get("spaces"))
+    return sum(map(_n_elements, document)) if isinstance(document, list) else 0
+
+
 def _build(document: Mapping[str, Any]) -> Space:
     space: Space
     kind: Any = np.dtype(document.get("dtype")).type
     match document["type"]:
         case "Dict":
-            space = spaces.Dict([(key, space_from_json(child)) for key, child in document["spaces"]])
+            space = spaces.Dict([(key, _build(child)) for key, child in document["spaces"]])
         case "Tuple":
-            space = spaces.Tuple([space_from_json(child) for child in document["spaces"]])
+            space = spaces.Tuple([_build(child) for child in document["spaces"]])
         case "Box":
             low, high = (_values(document[name], kind, document["shape"]) for name in ("low", "high"))
             space = spaces.Box(low, high, shape=document["shape"], dtype=kind)
