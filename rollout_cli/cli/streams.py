@@ -17,7 +17,7 @@ from rollout_cli.errors import StorageError
 
 STDOUT, STDERR = 1, 2
 _PATIENCE_MS = 2_000
-WITH_ASCII = "rollout_cli.ascii"
+WITH_ASCII = "rollout-ascii"
 """The error handler of codecs by which streams encode."""
 _IN_ASCII = str.maketrans("─▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "----#####..-=++*") | {ord("…"): "..."}
 """What stands for these characters where a stream's encoding lacks them; others are escaped."""

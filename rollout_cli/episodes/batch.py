@@ -101,7 +101,9 @@ def _padded(name: str, what: str) -> property:
 
         def pad(leaf: Array) -> Array:
             shape, fill = (*valids.shape, *leaf.shape[1:]), blank if leaf.dtype == object else 0
-            if leaf.dtype == object and not isinstance(leaf[0], str):  # Sequences.
+            if (
+                any(isinstance(value, np.ndarray) for value in leaf[:1]) and leaf.dtype == object
+            ):  # Sequences.
                 fill = None
             is_masked = isinstance(leaf, np.ma.MaskedArray)
             out = all_masked(shape, leaf.dtype) if is_masked else np.full(shape, fill, leaf.dtype)
