@@ -28,7 +28,8 @@ from typing import Any
 
 import cloudpickle
 
-from rollout_cli.errors import DatasetFormatError, RolloutError, UsageError, UserCodeError
+from rollout_cli.errors import RolloutError, UsageError, UserCodeError
+from rollout_cli.untrusted import printable
 
 ErrorKind = type[UserCodeError]
 PICKLE_SUFFIXES = (".pkl", ".pickle")
@@ -39,38 +40,11 @@ _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _MODULE_ATTRIBUTE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 
 
-# Texts of others, made safe to show.
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """Return `text` with control characters, marks of direction and the like as escapes, except `keep`."""
-    return "".join(
-        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
-        for char in text
-    )
-
-
-def one_line(text: str) -> str:
-    """Return `text` on one line, its line breaks as spaces, otherwise as `printable` gives it."""
-    return printable(" ".join(text.splitlines()))
-
-
 def _shortened(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
     return f"{text[:half]} … {len(text) - 2 * half:,} characters left out … {text[-half:]}"
-
-
-def check_size(what: object, n_bytes: int) -> None:
-    """Raise DatasetFormatError if a file claims more than `ROLLOUT_MEMORY_LIMIT` bytes of memory, or 1 GiB."""
-    text = os.environ.get("ROLLOUT_MEMORY_LIMIT", "")
-    limit = int(text) if text.isdecimal() else 1 << 30
-    if n_bytes > limit:
-        raise DatasetFormatError(
-            f"{what} unpacks to {n_bytes:,} bytes; expected at most {limit:,}",
-            hint=f"if you trust the dataset, set ROLLOUT_MEMORY_LIMIT={n_bytes}",
-        )
 
 
 @contextlib.contextmanager

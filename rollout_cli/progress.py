@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, TextIO
 
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
-from rollout_cli.loading import printable
+from rollout_cli.untrusted import printable
 
 _BAR_EVERY, _LINE_EVERY = 0.1, 3.0
 _BAR_WIDTH, _WIDE = 20, 80  # A terminal narrower than _WIDE columns has no room for a bar beside the text.

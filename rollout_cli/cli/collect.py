@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import shlex
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +26,7 @@ from rollout_cli.cli.output import (
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UserCodeError
-from rollout_cli.loading import printable
+from rollout_cli.untrusted import printable, shell_word
 
 if TYPE_CHECKING:
     from rollout_cli.config import CollectConfig, CommandName, Values
@@ -69,7 +68,7 @@ def collect(
         path = result.path
         with suppress(FileNotFoundError, ValueError):  # The working folder was deleted, or is another one.
             path = path.relative_to(Path.cwd())
-        print_message(f"next: rollout info {shlex.quote(printable(str(path)))}")
+        print_message(f"next: rollout info {shell_word(path)}")
 
 
 def _recorded(command: CommandName, options: Values) -> Values:

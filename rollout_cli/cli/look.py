@@ -17,7 +17,7 @@ from rollout_cli.cli.output import print_json, print_message, print_rows, print_
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cli.trust import EnvKwargsFlag, TrustFlag, places_of
 from rollout_cli.errors import DatasetFormatError, RolloutError, StorageError
-from rollout_cli.loading import one_line, printable
+from rollout_cli.untrusted import one_line, printable
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.reader import Dataset

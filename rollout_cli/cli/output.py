@@ -16,7 +16,8 @@ import typer
 
 from rollout_cli import errors
 from rollout_cli.cli.streams import MessageStream, writing_results
-from rollout_cli.loading import first_line, one_line, printable, traceback_text
+from rollout_cli.loading import first_line, traceback_text
+from rollout_cli.untrusted import one_line, printable, without_secrets
 
 if TYPE_CHECKING:
     from rollout_cli.progress import Progress
@@ -62,6 +63,7 @@ def print_rows(rows: Mapping[str, object]) -> None:
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Write rows below their names to stdout: numbers to the right; a terminal gets what it has room for."""
+    names = [*map(printable, names)]
     texts = [[printable("" if value is None else str(value)) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
     is_right = [all(_NUMBER.match(text) for text in column) for column in zip(*texts, strict=True)]
@@ -138,13 +140,15 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     whole = "\n".join(filter(None, [reported.details, traceback_text(error) if verbose else ""]))
     details = whole if verbose or as_json else _without_middle(whole)
     if as_json:
-        document = {
-            "class": type(reported).__name__,
-            "message": reported.message,
-            "hint": hint,
-            "exit_code": reported.exit_code,
-            **({"details": details} if details else {}),
-        }
+        document = without_secrets(
+            {
+                "class": type(reported).__name__,
+                "message": reported.message,
+                "hint": hint,
+                "exit_code": reported.exit_code,
+                **({"details": details} if details else {}),
+            }
+        )
         findings = reported.report if isinstance(reported, errors.VerificationError) else {}
         with contextlib.suppress(errors.StorageError):  # Then the lines below are all that is left.
             print_json({**findings, "error": document})

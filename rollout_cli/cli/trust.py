@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from rollout_cli.cli.output import counted, first_of, print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UsageError, VerificationError
-from rollout_cli.loading import printable
+from rollout_cli.untrusted import printable, shell_word
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.reader import Dataset
@@ -50,7 +49,7 @@ def verify(
     if report.faults:
         raise VerificationError(
             f"{report.path} does not hold what it states: {counted(len(report.faults), 'fault')}",
-            hint=f"keep the valid part with: rollout repair {shlex.quote(str(report.path))}",
+            hint=f"keep the valid part with: rollout repair {shell_word(report.path)}",
             details="\n".join(first_of(report.faults)),
             report=report.document(),
         )

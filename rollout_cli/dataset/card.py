@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
+
+from rollout_cli.untrusted import without_secrets
 
 PLOT = "returns.png"
 """The name, in `meta/`, of the picture that a card may show."""
@@ -90,7 +93,7 @@ def render_card(info: Mapping[str, Any]) -> str:
         # that name, or a new one in that place, would be read from the copy of the old one.
         written=json.dumps(f"written {info['times']['updated']}"),
         env_tags="".join(f"- {json.dumps(env_name)}\n" for env_name in _env_names(info)),
-        name=name,
+        name=_plain(name),
         episodes=info["episodes"],
         steps=info["steps"],
         status=info["status"],
@@ -106,13 +109,28 @@ def _facts(source: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             is_file = record.get("path") is not None and "components" not in record
             spec = PurePath(record["path"]).name if is_file else record["spec"]
             kwargs = (source.get("env") or {}).get("kwargs") if name == "environment" else None
-            yield name, f"`{spec}`" + (f" with `{json.dumps(kwargs)}`" if kwargs else "")
+            yield (
+                name,
+                _code(without_secrets(spec))
+                + (f" with {_code(json.dumps(without_secrets(kwargs)))}" if kwargs else ""),
+            )
     yield "root seed", source["root_seed"]
     if verdict := (source.get("reproducible") or {}).get("status"):
-        yield "reproducible", verdict
+        yield "reproducible", _plain(verdict)
     versions = source.get("versions") or {}
     if "rollout-collect" in versions:
-        yield "made with", f"rollout-collect {versions['rollout-collect']}, gymnasium {versions['gymnasium']}"
+        made_with = f"rollout-collect {versions['rollout-collect']}, gymnasium {versions['gymnasium']}"
+        yield "made with", _plain(made_with)
+
+
+def _code(text: str) -> str:
+    """Return a string as code, which it cannot end."""
+    return "`" + text.replace("`", "'") + "`"
+
+
+def _plain(text: object) -> str:
+    """Return a string without the Markdown and HTML in it."""
+    return re.sub(r"([`*<>&!\[\]])", r"\\\1", str(text))
 
 
 def _cell(value: object) -> str:

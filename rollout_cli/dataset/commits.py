@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -21,6 +20,7 @@ from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_
 from rollout_cli.dataset.store import has_rename
 from rollout_cli.episodes.plain import plain_json
 from rollout_cli.errors import DatasetFormatError
+from rollout_cli.untrusted import shell_word
 
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
 
@@ -176,8 +176,7 @@ def _read_segments(
                 return written, error
             raise DatasetFormatError(
                 f"{error.message}, and later segments follow it",
-                hint="restore that file, or keep the segments before it: "
-                f"rollout repair {shlex.quote(str(root))}",
+                hint=f"restore that file, or keep the segments before it: rollout repair {shell_word(root)}",
             ) from error
         written.append(Written(segment, record, *sizes))
         start = record.stop

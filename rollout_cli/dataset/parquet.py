@@ -20,8 +20,8 @@ from rollout_cli.dataset.layout import Origin, check_origin, info_path, read_inf
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetFormatError, StorageError
-from rollout_cli.loading import check_size
 from rollout_cli.remote import RemotePath
+from rollout_cli.untrusted import check_size
 
 MEMORY_HINT = (
     "use a smaller {segment_bytes} or fewer partitions, leave out large infos with {drop_info}, "
@@ -135,7 +135,7 @@ def _claimed_bytes(file: pq.ParquetFile) -> int:
     """Return what the footer of a file says of its size in memory; values of fixed size may be run lengths."""
     metadata, schema = file.metadata, file.schema
     texts = [at for at in range(len(schema)) if schema.column(at).physical_type == "BYTE_ARRAY"]
-    n_bytes = metadata.num_rows * sum(map(_row_bytes, file.schema_arrow.types))
+    n_bytes: int = metadata.num_rows * sum(map(_row_bytes, file.schema_arrow.types))
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         n_bytes += group.total_byte_size
         for column in map(group.column, texts):

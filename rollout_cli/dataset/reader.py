@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
 from rollout_cli.episodes.spaces import Array, map_tree
 from rollout_cli.remote import folder_of
+from rollout_cli.untrusted import shell_word
 
 _INTEGERS = (int, np.integer)  # A union would be made anew for each episode.
 
@@ -43,7 +43,7 @@ def load(path: Path | str) -> Dataset:
         if files != table_files(root / "meta" / "episodes"):  # A run has gone on meanwhile, and ended.
             return load(path)
         text = f"{root} has {len(dataset):,} episodes, but its info.json states {stated:,}"
-        warnings.warn(f"{text}; see: rollout verify {shlex.quote(str(root))}", UserWarning, stacklevel=2)
+        warnings.warn(f"{text}; see: rollout verify {shell_word(root)}", UserWarning, stacklevel=2)
     return dataset
 
 

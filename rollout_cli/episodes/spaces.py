@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.plain import plain_value
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
-from rollout_cli.loading import check_size
+from rollout_cli.untrusted import check_size
 
 Array = npt.NDArray[Any]
 Tree = Any

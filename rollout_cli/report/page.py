@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -18,7 +19,6 @@ from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.stats import MAX_ELEMENTS, Anomaly
 from rollout_cli.errors import UsageError
-from rollout_cli.loading import printable
 from rollout_cli.report import svg
 from rollout_cli.report.charts import (
     Bars,
@@ -33,6 +33,7 @@ from rollout_cli.report.charts import (
 from rollout_cli.report.frames import as_frame, image_column, png
 from rollout_cli.report.identity import end_of, ends, facts_of, figures, identity, sized
 from rollout_cli.report.svg import tag
+from rollout_cli.untrusted import printable, shell_word
 
 _MOST_ROWS = 300
 _FRAMES, _FRAME_SIDE = 8, 96
@@ -212,15 +213,17 @@ def _anomalies(facts: Mapping[str, Any]) -> Iterator[str]:
 _PYTHON = """\
 import rollout_cli
 
-dataset = rollout_cli.load("{name}")
+dataset = rollout_cli.load({python})
 episode = dataset[0]
 print(len(dataset), episode.observations, episode.total_reward)"""
-_SQL = "select episode_id, sum(reward) from '{name}/data/**/*.parquet' group by episode_id"
-_SHELL = "rollout verify {name}\nrollout replay {name} --episode 0"
+_SQL = "select episode_id, sum(reward) from '{sql}/data/**/*.parquet' group by episode_id"
+_SHELL = "rollout verify {shell}\nrollout replay {shell} --episode 0"
 
 
 def _loading(dataset: Dataset) -> Iterator[str]:
-    python, sql, shell = (_code(text.format(name=dataset.path.name)) for text in (_PYTHON, _SQL, _SHELL))
+    name = dataset.path.name
+    quoted = {"python": json.dumps(name), "sql": name.replace("'", "''"), "shell": shell_word(name)}
+    python, sql, shell = (_code(text.format(**quoted)) for text in (_PYTHON, _SQL, _SHELL))
     yield tag("h2", "How to read it") + python + tag("p", "Any reader of Parquet reads it too:") + sql
     yield tag("h2", "How to check it") + shell
 

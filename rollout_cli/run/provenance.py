@@ -5,7 +5,6 @@ The record is plain JSON (`episodes/plain.py`); texts under the names of secrets
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import platform
@@ -22,9 +21,9 @@ from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, UserCodeError
 from rollout_cli.loading import Source
 from rollout_cli.policies.policy import PolicySource, recorded_spec
+from rollout_cli.untrusted import HIDDEN_NAME, without_secrets
 from rollout_cli.workers.values import WorkerReport
 
-CUT = "***"
 SEEDING = 3
 """Counts the changes of how seeds follow from the root seed: episodes of another one cannot be run again."""
 
@@ -38,12 +37,8 @@ DECISIVE = (
 """Options that decide the data, beside policy and environment. Others (amount, workers, sampler, faults,
 showing) may differ in one dataset.
 """
-_SECRETS = {"password", "secret", "api_key", "access_token"}
-_NAMES = "|".join(sorted(_SECRETS))
-_SECRET_ARGUMENT = re.compile(rf"([?&](?:{_NAMES})=)[^&]+")
-"""One of a SPEC, such as `?password=x`."""
-_CUT_SECRET = re.compile(rf'(?:"(?:{_NAMES})": "|[?&](?:{_NAMES})=){re.escape(CUT)}(?=["&])')
-"""A secret that was cut, in JSON: a member of an object, or an argument of a SPEC."""
+_HAS_CUT = re.compile(rf'{HIDDEN_NAME}[^"]*": "\*\*\*"|=\s*["\'\\]*\*\*\*|://\*\*\*@')
+"""A secret that was cut, in JSON: a member of an object, an argument in a string, or the user of a URL."""
 _NOT_RECORDED = {"output", "overwrite", "resume", "seed", "accept_changes"}
 """Where a dataset lies, and what was there before, are no part of it; the root seed has its own place."""
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
@@ -243,7 +238,7 @@ def check_nothing_cut(config: CollectConfig) -> None:
     for option in options_of(config.command):
         value = getattr(config, option.name)
         for name, part in value.items() if isinstance(value, Mapping) else [("", value)]:
-            if _CUT_SECRET.search(json.dumps({name: part}, default=str)):
+            if _HAS_CUT.search(json.dumps({name: part}, default=str)):
                 raise ConfigError(
                     f"the dataset does not record {repr(name) if name else 'all'} of {option.flag}, "
                     "because a name in it is that of a secret",
@@ -254,24 +249,4 @@ def check_nothing_cut(config: CollectConfig) -> None:
 
 def storable(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document as plain JSON, with secrets cut; `from_plain` gives the numbers back."""
-    return dict(plain_json(document, object_hook=_cut))
-
-
-def _cut(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with its secrets cut, those of its texts among them."""
-    for key, value in document.items():
-        if key in _SECRETS and isinstance(value, str | list) and value:
-            document[key] = CUT
-        elif isinstance(value, str):
-            document[key] = _cut_text(value)
-        elif isinstance(value, list):
-            document[key] = [_cut_text(item) if isinstance(item, str) else item for item in value]
-    return document
-
-
-def _cut_text(text: str) -> str:
-    """Return a text with its secrets cut: a JSON object, such as an EnvSpec, or a SPEC with arguments."""
-    if text.startswith("{") and any(secret in text for secret in _SECRETS):
-        with contextlib.suppress(ValueError, RecursionError):
-            return json.dumps(json.loads(text, object_hook=_cut))
-    return _SECRET_ARGUMENT.sub(rf"\1{CUT}", text)
+    return dict(without_secrets(plain_json(document)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.calling import Caller
+from tests.helpers import damage
 from tests.helpers.datasets import info_of, set_source
 
 CANARY = "canary"
@@ -130,7 +133,7 @@ LOOKS: tuple[tuple[str, ...], ...] = (
     ("filter", "out", "--where", "length > 0", "-o", "copy"),
     ("merge", "out", "-o", "copy"),
     ("diff", "out", "out"),
-    ("export", "out", "--to", "parquet", "-o", "copy"),
+    ("export", "out", "--to", "hf", "-o", "copy"),
     (*COLLECT, "--episodes", "1", "--policy", "replay:out", "-o", "copy"),
 )
 
@@ -197,3 +200,93 @@ def test_a_link_to_another_dataset_is_not_written_through(rollout: Caller) -> No
     before = Path("mine/meta/info.json").read_bytes()
     assert "is a link" in rollout("card", "out", "--license", "mit", code=5).stderr
     assert before == Path("mine/meta/info.json").read_bytes()
+
+
+WORLD = """
+import gymnasium
+
+class World(gymnasium.Wrapper):
+    def __init__(self, env=None, fails=False, **kwargs):
+        super().__init__(env or gymnasium.make("CartPole-v1"))
+        if fails:
+            raise ValueError(f"cannot log in with {kwargs}")
+"""
+SECRETS = {
+    "api_token": "tk1111",
+    "PASSWORD": 2222222,
+    "hf-token": "tk3333",
+    "url": "https://me:tk4444@host/x",
+    "deep": {"passwd": "tk5555", "list": [{"credentials": {"id": "tk6666"}}]},
+    "json": '{"private_key": "tk7777"}',
+    "toml": 'secret = "tk8888 tk8899"',
+}
+VALUES = [*(f"tk{digit * 4}" for digit in "1345678"), "2222222", "tk8899", "tk9999", "tk0000"]
+
+
+def test_no_secret_is_shown_or_written(rollout: Caller) -> None:
+    """Eleven secrets: none in a file of the dataset, its card, its report, an error, a warning or a log."""
+    Path("world.py").write_text(WORLD)
+    kwargs = "\n".join(f"{name} = {json.dumps(value)}" for name, value in SECRETS.items() if name != "deep")
+    deep = 'deep = { passwd = "tk5555", list = [{ credentials = { id = "tk6666" } }] }'
+    Path("run.toml").write_text(
+        'env = "world:World"\nwrapper = ["world:World?auth_token=tk9999"]\n'
+        f'[reset_options]\napi_key = "tk0000"\n[env_kwargs]\n{kwargs}\n{deep}\n'
+    )
+    collect = (*COLLECT[:-1], "--config", "run.toml", "-o", "out")
+    said = [rollout(*collect, "--episodes", "2", "--verbose")]
+    said.append(rollout(*collect, "--episodes", "3", "--resume"))
+    said.append(rollout("card", "out", "--license", "mit"))
+    said.append(rollout("report", "out", "-o", "out/page.html"))
+    said.append(rollout("info", "out"))
+    said.append(rollout("info", "out", "--json"))
+    # Other secrets are no other run: both are cut where they are compared.
+    changed = ("--env-kwargs", "size=3", "--env-kwargs", "api_token=tk1111")
+    said.append(rollout(*collect, *changed, "--episodes", "4", "--resume", code=2))
+    assert "env_kwargs was" in said[-1].stderr
+    said.append(rollout(*COLLECT[:-1], "--resume", "-o", "out", code=2))
+    assert "does not record" in said[-1].stderr
+    fails = (*collect, "--env-kwargs", "fails=true", "--episodes", "1", "--overwrite", "--verbose")
+    said += [rollout(*fails, code=3), rollout(*fails, "--json", code=3)]
+    assert "cannot log in with" in said[-2].stderr
+    written = [path.read_bytes() for path in Path("out").rglob("*") if path.is_file()]
+    text = b"\n".join(written).decode(errors="replace") + "\n".join(ran.stdout + ran.stderr for ran in said)
+    assert [] == [value for value in VALUES if value in text]
+
+
+def test_the_card_has_no_markdown_of_a_stranger(rollout: Caller) -> None:
+    rollout(*COLLECT, "--episodes", "1", "-o", "out")
+    name = "a` <script>x</script> [b](javascript:c) `"
+    change({"env": {"id": name}, "env_source": {"spec": name}, "policy": {"spec": name}})
+    change({"reproducible": {"status": "[b](javascript:c)"}})
+    rollout("card", "out")
+    card = Path("out/README.md").read_text().partition("\n---\n")[2]
+    outside_of_code = re.sub("`[^`\n]*`", "", card.replace("\\`", "")).replace("\\[", "").replace("\\<", "")
+    assert "[b]" not in outside_of_code
+    assert "<script" not in outside_of_code
+
+
+def test_the_commands_of_a_report_are_quoted(rollout: Caller) -> None:
+    name = "out; touch canary"
+    rollout(*COLLECT, "--episodes", "1", "-o", name)
+    rollout("report", name, "-o", "page.html")
+    text = html.unescape(re.sub("<[^>]+>", "", Path("page.html").read_text()))
+    assert "rollout verify 'out; touch canary'" in text
+
+
+def test_names_of_columns_are_escaped(rollout: Caller) -> None:
+    """They come from the dataset as its values do."""
+    rollout(*COLLECT, "--episodes", "1", "-o", "out")
+    damage.rewrite(
+        Path("out", damage.data(0)),
+        lambda table: table.append_column("env_info.a\x1b[31m\nb", table["step"]),
+    )
+    printed = rollout("head", "out", "--steps").stdout
+    assert r"env_info.a\x1b[31m\nb" in printed
+    assert "\x1b" not in printed
+
+
+def test_the_next_command_can_be_run(rollout: Caller) -> None:
+    """A folder that begins with a dash is no option."""
+    said = rollout(*COLLECT[:-1], "--episodes", "1", "--output=-x").stderr
+    assert "next: rollout info ./-x\n" in said
+    rollout("info", "./-x")

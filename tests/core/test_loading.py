@@ -21,11 +21,10 @@ from rollout_cli.loading import (
     first_line,
     imports_from,
     is_module_attribute,
-    one_line,
-    printable,
     reporting,
     traceback_text,
 )
+from rollout_cli.untrusted import one_line, printable
 from tests.helpers.projects import project, run_python, write_module
 
 __all__ = ["project"]

@@ -69,7 +69,7 @@ def test_commands_refuse_what_is_too_large(tmp_path: Path, bomb: str) -> None:
     folder = tmp_path / "out"
     called("collect", "--episodes", "2", "--seed", "1", "--sampler", "local", "--quiet", "-o", folder)
     BOMBS[bomb](folder)
-    export = ("export", folder, "--to", "parquet", "-o", tmp_path / "copy")
+    export = ("export", folder, "--to", "hf", "-o", tmp_path / "copy")
     for words in (("head", folder, "--steps"), ("verify", folder), ("stats", folder), export):
         ran = subprocess.run(
             [sys.executable, "-c", PEAK, *map(str, words)], capture_output=True, text=True, check=True
@@ -88,7 +88,7 @@ def test_load_refuses_a_space(tmp_path: Path) -> None:
     )
     a_space(tmp_path / "out")
     with pytest.raises(
-        DatasetFormatError, match="a space of info.json unpacks to 64,000,000,000 bytes"
+        DatasetFormatError, match=r"a space of info\.json unpacks to 64,000,000,000 bytes"
     ) as refused:
         load(tmp_path / "out")
     assert "ROLLOUT_MEMORY_LIMIT=64000000000" in refused.value.marked_hint
@@ -114,7 +114,7 @@ def test_run_lengths_count_as_what_they_become(
 
 
 def test_a_large_file_may_be_large_in_memory(tmp_path: Path) -> None:
-    """The limit is for files that unpack to over a hundred times their size: an episode of images may take gigabytes."""
+    """The limit is for files that unpack to over a hundred times their size: as an episode of images does."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": np.zeros(1 << 27, np.int64)}), path, use_dictionary=False, compression=None)
     with open_parquet(path) as file:

@@ -241,6 +241,12 @@ def test_weights_in_a_file_beside_it(folder: Path) -> None:
     Path("big.onnx").write_bytes(Path("big.onnx").read_bytes().replace(b"w.onnx.data", b"../nnx.data"))
     with pytest.raises(PolicyLoadError, match="is not a file beside it"):
         policy_source("big.onnx")
+    named = onnx.load("big.onnx", load_external_data=False)
+    for entry in (each for tensor in named.graph.initializer for each in tensor.external_data):
+        entry.value = "" if entry.key == "location" else entry.value
+    Path("big.onnx").write_bytes(named.SerializeToString())
+    with pytest.raises(PolicyLoadError, match="weights in '', which is not a file beside it"):
+        policy_source("big.onnx")
 
 
 def env_spec(env_id: str) -> EnvSpec:

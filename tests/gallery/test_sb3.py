@@ -7,6 +7,7 @@ import copy
 import io
 import json
 import pickle
+import sys
 import zipfile
 from pathlib import Path
 from textwrap import dedent
@@ -335,11 +336,17 @@ def test_a_name_behind_a_module_is_refused(tmp_path: Path) -> None:
     for module, name in (
         ("torch.nn.modules.module", "torch.os.getenv"),
         ("torch.nn.modules.module", "torch"),
+        ("numpy.f2py.__main__", "dtype"),
+        ("numpy.testing", "scalar"),
+        ("torch.nn.modules.__main__", "Linear"),
+        ("stable_baselines3.common.save_util", "BasePolicy"),
     ):
+        sys.modules.pop(module if "__main__" in module else "", None)
         texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
         changed(path, "policy_class", b"\x80\x04" + texts + b"\x93.")
         with pytest.raises(PolicyLoadError, match="no part of Stable-Baselines3"):
             policy_source(str(path)).load(spec_of(env))
+        assert "__main__" not in module or module not in sys.modules
 
 
 @pytest.mark.timeout(SECONDS)

@@ -22,6 +22,7 @@ from rollout_cli.option_types import EpisodeRange
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.provenance import recorded_values, run_record, sources_record, storable, surroundings
+from rollout_cli.untrusted import printable
 from rollout_cli.workers.values import WorkerReport
 from tests.helpers.projects import project, write_module
 
@@ -78,17 +79,35 @@ def test_files_are_named_by_their_absolute_paths(project: Path) -> None:
 
 SECRETS = {"password": "hunter2", "api_key": "k", "deep": {"access_token": "t", "list": [{"secret": "s"}]}}
 NO_SECRETS = {
-    "start_token": 1,
-    "secret": 3,
+    "size": 1,
+    "has_token": True,
     "password": "",
     "auth": "x",
-    "note": "api_key=1",
+    "note": "size=1&module:token",
+    "place": "s3://bucket/a@b",
     "access_token": None,
+}
+MORE_SECRETS = {
+    "PASSWORD": 123456,
+    "wandb-api-key": "k",
+    "hf_token": ["a", ["b"]],
+    "aws_credentials": {"user": "u"},
+    "privateKey": 1.5,
+    "passwd": "p",
+}
+CUT_TEXTS = {
+    "https://me:tok@host/x?size=1": "https://***@host/x?size=1",
+    "mine:Logged?api_token=123&size=3": "mine:Logged?api_token=***&size=3",
+    "{ password = 'a b', size = 3 }": "{ password = '***', size = 3 }",
+    "mix:0.5*a?secret=x+y&n=1": "mix:0.5*a?secret=***&n=1",
+    '{"secret": 1': '{"secret": ***',
+    "got {'api_key': 'k'}, expected 3": "got {'api_key': '***'}, expected 3",
+    "--env-kwargs password=x failed": "--env-kwargs password=*** failed",
 }
 
 
-def test_only_texts_under_the_names_of_secrets_are_cut() -> None:
-    """Numbers, and texts under other names, such as the token ids of a text environment, stay."""
+def test_values_under_the_names_of_secrets_are_cut() -> None:
+    """Numbers too, and all that is nested; flags, empty values and values under other names stay."""
     expected = {
         "password": "***",
         "api_key": "***",
@@ -96,6 +115,14 @@ def test_only_texts_under_the_names_of_secrets_are_cut() -> None:
     }
     assert expected == storable(SECRETS)
     assert NO_SECRETS == storable(NO_SECRETS)
+    assert dict.fromkeys(MORE_SECRETS, "***") == storable(MORE_SECRETS)
+
+
+@pytest.mark.parametrize("text", CUT_TEXTS)
+def test_secrets_are_cut_from_strings(text: str) -> None:
+    """The arguments of a SPEC, TOML, messages, and the users of URLs."""
+    assert CUT_TEXTS[text] == storable({"text": [[text]]})["text"][0][0]
+    assert CUT_TEXTS[text] == printable(text)
 
 
 def test_secrets_are_cut_inside_of_json_texts() -> None:
@@ -104,7 +131,7 @@ def test_secrets_are_cut_inside_of_json_texts() -> None:
     assert {"id": "x", "kwargs": {"api_key": "***", "size": 3}} == json.loads(
         storable({"spec_json": spec})["spec_json"]
     )
-    for text in ("{", '{"secret": 1', '"secret"', "[" * 100_000 + "secret"):
+    for text in ("{", '"secret"', "[" * 100_000 + "secret"):
         assert {"spec_json": text} == storable({"spec_json": text})
 
 

@@ -45,7 +45,7 @@ def _external_files(path: Path) -> Mapping[str, Path]:
     entries = re.finditer(re.escape(_field(b"\x0a", "location")) + rb"\x12(.)", data, re.DOTALL)
     names = {data[match.end() : match.end() + match[1][0]].decode(errors="replace") for match in entries}
     for name in names:
-        if Path(name).name != name:
+        if not name or Path(name).name != name:
             raise PolicyLoadError(
                 f"{path} has its weights in {name!r}, which is not a file beside it",
                 hint="save it again, with its weights inside or in the same folder",

@@ -33,10 +33,12 @@ _PARAMETERS = "action_dist_inputs"
 _PIPELINES = ("env_to_module_connector", "module_to_env_connector")
 """Of the runner of environments in a checkpoint: RLlib's code around a module."""
 _SCALING = "NormalizeAndClipActions"
-_CLASSES = Allowed("RLlib", ("ray.rllib.",), r"\w+(RLModule|Catalog|ModelConfig)")
+_CLASSES = Allowed(
+    "RLlib", r"ray\.rllib\.(algorithms|core)(\.[a-z]\w*)+", r"\w+(RLModule|Catalog|ModelConfig)"
+)
 _CONNECTORS = Allowed(
     "what RLlib adds to each module",
-    ("ray.rllib.connectors.",),
+    r"ray\.rllib\.connectors(\.[a-z]\w*)+",
     "EnvToModulePipeline|AddObservationsFromEpisodesToBatch|AddStatesFromEpisodesToBatch|"
     "BatchIndividualItems|AddTimeDimToBatchAndZeroPad|NumpyToTensor|ModuleToEnvPipeline|GetActions|"
     "TensorToNumpy|UnBatchToIndividualItems|RemoveSingleTsTimeRankFromBatch|ListifyDataForVectorEnv|"

@@ -12,16 +12,14 @@ import cloudpickle
 
 from rollout_cli.errors import PolicyLoadError
 
-_NAMES = {
-    "collections": {"OrderedDict"},
-    "numpy": {
-        *("dtype", "ndarray", "_frombuffer", "_reconstruct", "scalar", "PCG64", "SeedSequence"),
-        *("__generator_ctor", "__bit_generator_ctor", "__pyx_unpickle_SeedSequence"),
-    },
-    "torch": {"device"},
-}
-"""By top-level package, names that only make values."""
-_CLASSES = ("gymnasium.spaces.", "torch.optim.", "torch.nn.modules.")
+_NAMES = re.compile(
+    r"collections\.OrderedDict|torch\.device|numpy\.(dtype|ndarray)|"
+    r"numpy\._?core\.multiarray\.(_reconstruct|scalar)|numpy\._?core\.numeric\._frombuffer|"
+    r"numpy\.random\._pickle\.__(bit_)?generator_ctor|numpy\.random\._pcg64\.PCG64|"
+    r"numpy\.random\.bit_generator\.(SeedSequence|__pyx_unpickle_SeedSequence)"
+)
+"""What only makes values. A module is imported as it is named, so each is named whole."""
+_CLASSES = re.compile(r"(gymnasium\.spaces|torch\.optim|torch\.nn\.modules)\.[a-z]\w*")
 """Modules whose own classes may be named; what they import may not."""
 
 
@@ -31,14 +29,14 @@ class Allowed:
 
     Attributes:
         library: Its name, for messages.
-        modules: The beginnings of its modules' names.
+        modules: What the whole name of a module matches.
         classes: What the whole name of a class matches.
         what: What the file holds, for messages.
         hint: What to do about a file that names another one.
     """
 
     library: str
-    modules: tuple[str, ...] = ()
+    modules: str = ""
     classes: str = ""
     what: str = "the model"
     hint: str = "if you trust the file, which may then run any code: {policy_kwargs=trust=true}"
@@ -46,7 +44,8 @@ class Allowed:
 
 SB3_CLASSES = Allowed(
     "Stable-Baselines3",
-    ("stable_baselines3.", "sb3_contrib."),
+    r"(stable_baselines3|sb3_contrib)(\.[a-z]\w*){0,2}\.policies|stable_baselines3\.common\."
+    r"(torch_layers|running_mean_std|vec_env\.vec_normalize|sb2_compat\.rmsprop_tf_like)",
     r"\w+Policy|NatureCNN|CombinedExtractor|FlattenExtractor|RMSpropTFLike|VecNormalize|RunningMeanStd",
 )
 
@@ -59,10 +58,10 @@ class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         allowed = self._allowed
         if "." not in name:
-            if name in _NAMES.get(module.partition(".")[0], ()):
+            if _NAMES.fullmatch(f"{module}.{name}"):
                 return super().find_class(module, name)
-            is_model = module.startswith(allowed.modules) and re.fullmatch(allowed.classes, name)
-            if is_model or module.startswith(_CLASSES):
+            is_model = re.fullmatch(allowed.modules, module) and re.fullmatch(allowed.classes, name)
+            if is_model or _CLASSES.fullmatch(module):
                 item = super().find_class(module, name)
                 # A module also holds what it imports: `torch.nn.modules.module` has `torch`, that has `os`.
                 if isinstance(item, type) and (is_model or item.__module__ == module):
