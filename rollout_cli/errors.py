@@ -40,6 +40,8 @@ def _flag(match: re.Match[str]) -> str:
     name, value = "--" + match[1].replace("_", "-"), match[2]
     if value in {None, "True", "…"}:
         return name
+    if value == "False":
+        return name.replace("--", "--no-", 1)
     return f"{name} {shlex.quote(json.loads(value))}" if value.startswith('"') else f"{name} {value}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import rollout_cli
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag, folder_argument, shown
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, VerifyFlag, flag, folder_argument, shown
 from rollout_cli.cli.output import counted, show, showing_progress
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import UsageError
@@ -31,6 +31,7 @@ def merge(
     *,
     output: _OutputFlag,
     overwrite: _OverwriteFlag = False,
+    verify: VerifyFlag = True,
     accept_changes: Annotated[
         bool,
         flag("--accept-changes", text="Merge parts of another policy or environment too, and record that."),
@@ -46,6 +47,7 @@ def merge(
         edited = run_merge(
             parts,
             output,
+            verify=verify,
             overwrite=overwrite,
             dry_run=dry_run,
             accept_changes=accept_changes,
@@ -72,6 +74,7 @@ def split(
     ] = 0,
     output: _OutputFlag,
     overwrite: _OverwriteFlag = False,
+    verify: VerifyFlag = True,
     dry_run: _DryRunFlag = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -92,6 +95,7 @@ def split(
             output,
             shares,
             seed=seed,
+            verify=verify,
             overwrite=overwrite,
             dry_run=dry_run,
             progress=progress,
@@ -118,6 +122,7 @@ def filter(  # noqa: A001 - the command's name
     ],
     output: _OutputFlag,
     overwrite: _OverwriteFlag = False,
+    verify: VerifyFlag = True,
     dry_run: _DryRunFlag = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -125,7 +130,13 @@ def filter(  # noqa: A001 - the command's name
     """Write some episodes of a dataset to a new one: those of which an expression is true."""
     with showing_progress(quiet=quiet or json) as progress:
         edited = rollout_cli.filter_dataset(
-            rollout_cli.load(folder), output, keep, overwrite=overwrite, dry_run=dry_run, progress=progress
+            rollout_cli.load(folder),
+            output,
+            keep,
+            verify=verify,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            progress=progress,
         )
     _show_edited(edited, as_json=json, quiet=quiet)
 
@@ -160,6 +171,7 @@ def convert(
     ] = None,
     output: _OutputFlag,
     overwrite: _OverwriteFlag = False,
+    verify: VerifyFlag = True,
     dry_run: _DryRunFlag = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -174,6 +186,7 @@ def convert(
             segment_bytes=segment_bytes,
             segment_rows=segment_rows,
             group_rows=group_rows,
+            verify=verify,
             overwrite=overwrite,
             dry_run=dry_run,
             progress=progress,
@@ -195,6 +208,7 @@ def relabel(
     ],
     output: _OutputFlag,
     overwrite: _OverwriteFlag = False,
+    verify: VerifyFlag = True,
     dry_run: _DryRunFlag = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -202,7 +216,13 @@ def relabel(
     """Write a dataset with other rewards, which a function of your own gives, an episode at a time."""
     with showing_progress(quiet=quiet or json) as progress, user_output_on_stderr():
         edited = rollout_cli.relabel_dataset(
-            rollout_cli.load(folder), output, reward, overwrite=overwrite, dry_run=dry_run, progress=progress
+            rollout_cli.load(folder),
+            output,
+            reward,
+            verify=verify,
+            overwrite=overwrite,
+            dry_run=dry_run,
+            progress=progress,
         )
     _show_edited(edited, as_json=json, quiet=quiet)
 

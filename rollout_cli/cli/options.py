@@ -57,6 +57,10 @@ def local_path(text: str) -> Path:
 
 ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", text="A TOML file of options.")]
 Folder = Annotated[Path, folder_argument("DIR", "A dataset's folder, or its URI.")]
+VerifyFlag = Annotated[
+    bool,
+    flag("--verify/--no-verify", text="Refuse a dataset that `rollout verify` rejects.", show_default=True),
+]
 JsonFlag = Annotated[bool, shown("--json", text="Write one JSON document to stdout.")]
 QuietFlag = Annotated[
     bool, shown("--quiet", "-q", text="Show warnings and errors only, and print the path alone.")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import rollout_cli
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, flag, local_path
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, VerifyFlag, flag, local_path
 from rollout_cli.cli.output import print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import StorageError, UsageError
@@ -49,15 +49,21 @@ def export(
             "All formats take flatten=true, which makes Dict, Tuple and Text spaces vectors.",
         ),
     ] = None,
+    verify: VerifyFlag = True,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Write a dataset in the format of another tool."""
     example = "{set=flatten=true}"
     options: dict[str, Any] = dict(keyword(text, "--set", example=example) for text in set or ())
-    if taken := options.keys() & {"dataset", "format", "path"}:  # What `export` itself is called with.
+    if taken := options.keys() & {
+        "dataset",
+        "format",
+        "path",
+        "verify",
+    }:  # What `export` itself is called with.
         raise UsageError(f"{to} has no option {min(taken)!r}", hint=f"for example: {example}")
-    summary = rollout_cli.export(rollout_cli.load(folder), to, output, **options)
+    summary = rollout_cli.export(rollout_cli.load(folder), to, output, verify=verify, **options)
     rows = {
         "exported": summary.path,
         "format": summary.format,

@@ -118,9 +118,9 @@ def _facts(source: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     if verdict := (source.get("reproducible") or {}).get("status"):
         yield "reproducible", _plain(verdict)
     versions = source.get("versions") or {}
-    if "rollout-collect" in versions:
-        made_with = f"rollout-collect {versions['rollout-collect']}, gymnasium {versions['gymnasium']}"
-        yield "made with", _plain(made_with)
+    made_with = [f"{name} {versions[name]}" for name in ("rollout-collect", "gymnasium") if name in versions]
+    if made_with:
+        yield "made with", _plain(", ".join(made_with))
 
 
 def _code(text: str) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import SegmentId, check_origin, file_origin, fingerprint_of, segment_files
-from rollout_cli.dataset.parquet import open_parquet, reading
+from rollout_cli.dataset.parquet import check_table, open_parquet, reading
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
 from rollout_cli.dataset.store import has_rename
@@ -190,8 +190,7 @@ def read_tables(
     tables = []
     for path, kind in zip(segment.paths(root), (schema.data, schema.episodes), strict=True):
         with reading(path), open_parquet(path) as file:
-            if not file.schema_arrow.equals(kind):
-                raise DatasetFormatError(f"{path} has other columns than the dataset")
+            check_table(path, file, [*map(str, kind)])
             tables.append(file.read())
     return tables[0].slice(0, record.steps), tables[1]
 

@@ -15,16 +15,18 @@ from gymnasium.spaces import Box
 
 from rollout_cli.dataset.convert import decode
 from rollout_cli.dataset.layout import (
+    LOST_INFO,
     FileId,
     Origin,
     check_origin,
     file_name,
     file_origin,
     fingerprint_of,
+    info_path,
     order_column,
     started_at,
 )
-from rollout_cli.dataset.parquet import RowReader, open_parquet, reading
+from rollout_cli.dataset.parquet import DAMAGED_HINT, RowReader, check_table, open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumn, SpaceSchema, space_columns
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
 from rollout_cli.errors import DatasetFormatError
@@ -207,29 +209,38 @@ def read_episode_table(root: Path, info: Mapping[str, Any], files: Mapping[FileI
         DatasetFormatError: If the dataset contradicts itself.
         StorageError: If it cannot be read.
     """
-    schema = pa.schema(EPISODE_FIELDS)
+    schema, whole = pa.schema(EPISODE_FIELDS), DatasetSchema.from_info(info)
+    if info["features"] != whole.describe():
+        raise DatasetFormatError(
+            f"{info_path(root)} is damaged: its features are not those of its spaces and infos",
+            hint=LOST_INFO,
+        )
     tables, counts = [pa.Table.from_batches([], schema)], {}
-    origins: dict[Path, Origin] = {}
+    data, episodes = ([*map(str, columns)] for columns in (whole.data, whole.episodes))
+    paths: dict[Path, tuple[Origin, Sequence[str]]] = {}
     for (chunk, file), path in files.items():
         with reading(path), open_parquet(path) as opened:
+            check_table(path, opened, episodes)
             table, footer = opened.read(columns=schema.names), opened.metadata.metadata
-        kinds = {field.name: field.type for field in table.schema}
-        for field in EPISODE_FIELDS:
-            if kinds.get(field.name) != field.type or table[field.name].null_count or not table.num_rows:
-                raise DatasetFormatError(
-                    f"{path} lacks values of type {field.type} in the column {field.name}"
-                )
+        lengths, sources, rows = (decode(table[name]) for name in ("length", "source", "data_row_index"))
+        is_wrong = (lengths < 1) | (sources < 0) | (sources >= len(info["sources"])) | (rows < 0)
+        if is_wrong.any():
+            raise DatasetFormatError(
+                f"{path} is damaged: a length, source or data_row_index is out of range",
+                hint=DAMAGED_HINT,
+            )
         named = (decode(table["data_chunk_index"]), chunk), (decode(table["data_file_index"]), file)
         if any((indices != index).any() for indices, index in named):
             raise DatasetFormatError(
                 f"{path} names another data file than its own: it is in another file's place"
             )
-        partition = 0 if info.get("partitions") == 1 else chunk
+        partition = 0 if info["partitions"] == 1 else chunk
         origin = file_origin(fingerprint_of(info), partition, table[order_column(info)][0].as_py())
         check_origin(path, footer, origin)
-        origins |= dict.fromkeys((path, root / DATA / file_name((chunk, file))), origin)
+        paths[path] = origin, episodes
+        paths[root / DATA / file_name((chunk, file))] = origin, data
         counts[chunk, file] = table.num_rows
         tables.append(pa.Table.from_arrays(table.select(schema.names).columns, schema=schema))
-    reader = RowReader(root, started_at(info), origins)
+    reader = RowReader(root, started_at(info), paths)
     reader.check_dataset()
     return EpisodeTable(root, info, pa.concat_tables(tables).combine_chunks(), counts, reader)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_cli.dataset.card import PLOT
+from rollout_cli.dataset.info_fields import depth_of, wrong_field
 from rollout_cli.dataset.store import accessing, has_rename
 from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.remote import RemotePath
@@ -41,6 +42,9 @@ FILES_PER_CHUNK = 1_000
 
 LOST_INFO = "restore meta/info.json from a copy, or collect the dataset again"
 """The hint where info.json is lost: the other files do not have all that it records."""
+
+_MOST_LEVELS = 100
+"""How deep values of JSON may be nested: Python's functions could not walk much deeper ones."""
 
 FileId = tuple[int, int]
 """Chunk index and file index."""
@@ -145,7 +149,7 @@ def read_info(root: Path) -> dict[str, Any]:
         with accessing(path, FileNotFoundError, NotADirectoryError):
             if path.exists() and not path.is_file():
                 raise DatasetFormatError(f"{path} is not a regular file")
-            document = json.loads(path.read_bytes())
+            document = parsed_json(path, path.read_bytes(), LOST_INFO)
     except OSError as error:
         if isinstance(root, RemotePath):
             root.check_server()
@@ -160,8 +164,6 @@ def read_info(root: Path) -> dict[str, Any]:
             f"{root} is not a dataset: it has no meta/info.json",
             hint=f"give a dataset's folder; if it was one, {LOST_INFO}",
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=LOST_INFO) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DatasetFormatError(f"{path} does not describe a dataset of the format {FORMAT!r}")
     version = document.get("format_version")
@@ -170,28 +172,21 @@ def read_info(root: Path) -> dict[str, Any]:
             f"{path} has format version {version}, and this program has version {FORMAT_VERSION} alone",
             hint="a dataset needs the version of rollout-collect that made it",
         )
-    if wrong := _unusable_keys(document):
-        raise DatasetFormatError(
-            f"{path} is damaged: its {wrong[0]} is {document.get(wrong[0])!r:.300}", hint=LOST_INFO
-        )
+    if wrong := wrong_field(document):
+        raise DatasetFormatError(f"{path} is damaged: {wrong}", hint=LOST_INFO)
     return document
 
 
-def _unusable_keys(info: Mapping[str, Any]) -> list[str]:
-    """Return the keys of an info.json whose values cannot be used, of those that every reader relies on."""
-    sources, firsts = info.get("sources"), info.get("first_numbers")
-    is_usable = {
-        **{name: type(info.get(name)) is int for name in (*TOTALS, "partitions")},
-        "status": info.get("status") in ("collecting", "complete", "interrupted"),
-        "derived": isinstance(info.get("derived"), list),
-        "sources": isinstance(sources, list) and bool(sources) and all(map(_has_root_seed, sources)),
-        "first_numbers": isinstance(firsts, list) and bool(firsts) and len(firsts) == info.get("partitions"),
-    }
-    return [name for name, usable in is_usable.items() if not usable]
-
-
-def _has_root_seed(source: Any) -> bool:
-    return isinstance(source, dict) and type(source.get("root_seed")) is int
+def parsed_json(path: Path, content: bytes, hint: str) -> Any:
+    """Return the JSON document in a file of this content; raise `DatasetFormatError` where it holds none."""
+    try:
+        document = json.loads(content)
+        depth = depth_of(document)
+    except (ValueError, RecursionError) as error:
+        raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=hint) from error
+    if depth > _MOST_LEVELS:
+        raise DatasetFormatError(f"{path} is damaged: its values are nested too deep", hint=hint)
+    return document
 
 
 def order_column(info: Mapping[str, Any]) -> str:

@@ -15,9 +15,9 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from rollout_cli.dataset.convert import Array, decode_infos
+from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder, check_folder
-from rollout_cli.dataset.reader import Dataset, Episode
+from rollout_cli.dataset.reader import Dataset, Episode, require_valid
 from rollout_cli.dataset.rewrite import Derivation, Edited, derivation, rewrite
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.segments import SizeLimits
@@ -46,14 +46,20 @@ class Writing(TypedDict, total=False):
     progress: Progress | None
 
 
-def filter_dataset(dataset: Dataset, output: Path | str, keep: str, **writing: Unpack[Writing]) -> Edited:
+def filter_dataset(
+    dataset: Dataset, output: Path | str, keep: str, *, verify: bool = True, **writing: Unpack[Writing]
+) -> Edited:
     """Write the episodes of which the expression `keep` is true, such as `return >= 400`.
+
+    With `verify`, the files that hold the dataset's steps are checked first, as `rollout verify` does.
 
     Raises:
         UsageError: If the expression cannot be used, or is true of no episode.
         DatasetExistsError: If the folder `output` holds something that may not be replaced.
         StorageError: If a disk fails, or the dataset is damaged.
     """
+    if verify:
+        require_valid(dataset)
     chosen = dataset.filter(keep)
     if not len(chosen):
         raise UsageError(f"{keep!r} is true of no episode of {dataset.path}", hint="see: rollout info")
@@ -67,6 +73,7 @@ def split_dataset(
     parts: Mapping[str, float],
     *,
     seed: int = 0,
+    verify: bool = True,
     **writing: Unpack[Writing],
 ) -> dict[str, Edited]:
     """Write each episode to one of several datasets, which are folders of these names below `output`.
@@ -78,11 +85,14 @@ def split_dataset(
         output: The folder that the parts are in.
         parts: The share of episodes of each part; together 1.
         seed: Another seed gives another division.
+        verify: As for `filter_dataset`.
         **writing: As for `filter_dataset`, which has the errors, too.
 
     Raises:
         UsageError: If the shares are not those of a whole, or a part would have no episode.
     """
+    if verify:
+        require_valid(dataset)
     shares, folder = np.array(list(parts.values()), float), folder_of(output)
     is_whole = len(shares) and (shares > 0).all() and np.isclose(shares.sum(), 1)
     if not is_whole or not all(re.fullmatch(r"\w[\w.-]*", name) for name in parts):
@@ -116,7 +126,9 @@ def split_dataset(
     return dict(zip(parts, write_derivations(made, **writing), strict=True))
 
 
-def join_datasets(datasets: Sequence[Dataset], output: Path | str, **writing: Unpack[Writing]) -> Edited:
+def join_datasets(
+    datasets: Sequence[Dataset], output: Path | str, *, verify: bool = True, **writing: Unpack[Writing]
+) -> Edited:
     """Write the episodes of datasets of one environment after one another; the errors are `filter_dataset`'s.
 
     Infos that have different types in them become JSON.
@@ -126,6 +138,8 @@ def join_datasets(datasets: Sequence[Dataset], output: Path | str, **writing: Un
     """
     if len(datasets) < 2:  # noqa: PLR2004 - fewer are not joined
         raise UsageError("one dataset alone cannot be joined", hint="name two datasets, or more")
+    for dataset in datasets if verify else ():
+        require_valid(dataset)
     return write_derivations([derivation(datasets, output, operation="merge", options={})], **writing)[0]
 
 
@@ -138,6 +152,7 @@ def convert_dataset(
     segment_bytes: int | None = None,
     segment_rows: int | None = None,
     group_rows: int | None = None,
+    verify: bool = True,
     **writing: Unpack[Writing],
 ) -> Edited:
     """Write all episodes in another form; what is None stays as it is.
@@ -150,11 +165,14 @@ def convert_dataset(
         segment_bytes: The nominal bytes of a data file, at most 1 GiB.
         segment_rows: The rows of a data file.
         group_rows: The rows of a row group, which readers read at once.
+        verify: As for `filter_dataset`.
         **writing: As for `filter_dataset`, which has the errors, too.
 
     Raises:
         UsageError: If nothing is to be changed, a size is out of range, or there is no info of that name.
     """
+    if verify:
+        require_valid(dataset)
     asked = {
         "segment_bytes": segment_bytes,
         "segment_rows": segment_rows,
@@ -187,15 +205,17 @@ def convert_dataset(
 def _infos_without_column(rows: Rows) -> set[str]:
     """Return the names of the infos in the JSON remainders."""
     return {
-        f"{group}.{key}"
-        for block in rows.blocks()
-        for group in INFO_GROUPS
-        for key in decode_infos(group, block.infos(group, (f"{group}_extra",)))
+        f"{group}.{key}" for block in rows.blocks() for group in INFO_GROUPS for key in block.info_keys(group)
     }
 
 
 def relabel_dataset(
-    dataset: Dataset, output: Path | str, reward: str | Reward, **writing: Unpack[Writing]
+    dataset: Dataset,
+    output: Path | str,
+    reward: str | Reward,
+    *,
+    verify: bool = True,
+    **writing: Unpack[Writing],
 ) -> Edited:
     """Write all episodes with other rewards; the other errors are `filter_dataset`'s.
 
@@ -203,11 +223,14 @@ def relabel_dataset(
         dataset: The episodes.
         output: The folder of the new dataset.
         reward: A function, or its `module:attr`, that returns the rewards of an `Episode`, (T,).
+        verify: As for `filter_dataset`.
         **writing: As for `filter_dataset`.
 
     Raises:
         UserCodeError: If there is no such function, it raises, or returns something else.
     """
+    if verify:
+        require_valid(dataset)
     if isinstance(reward, str):
         if not is_module_attribute(reward):
             raise UsageError(

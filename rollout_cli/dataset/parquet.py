@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from inspect import signature
 from itertools import accumulate, pairwise
@@ -165,16 +165,31 @@ def reading(path: Path) -> Iterator[None]:
         raise DatasetFormatError(f"{path} is not a file of this format: {error}") from error
 
 
+def check_table(path: Path, file: pq.ParquetFile, columns: Sequence[str]) -> None:
+    """Raise `DatasetFormatError` unless an open file has rows, and these columns, each as its field's string.
+
+    Strings, since a pickled schema loses which values of lists may be null.
+    """
+    present = [*map(str, file.schema_arrow)]
+    if present != columns:
+        differing = "; ".join(sorted({*columns} ^ {*present})) or "their order"
+        raise DatasetFormatError(f"{path} has other columns than the dataset: {differing}", hint=DAMAGED_HINT)
+    if not file.metadata.num_rows:
+        raise DatasetFormatError(f"{path} has no row", hint=DAMAGED_HINT)
+
+
 class RowReader:
     """Reads ranges of rows of Parquet files, and keeps the row groups read last. A pickled one begins anew.
 
-    Each file must have its origin in `origins`, and is checked against it whenever it is opened: a run may
-    have replaced the dataset in `root`, which began at `started`. It may have more rows than before, of
-    episodes that a run has added. Several threads may read at once.
+    Each file must have its origin and its columns in `files`, and is checked against them whenever it is
+    opened: a run may have replaced the dataset in `root`, which began at `started`. It may have more rows
+    than before, of episodes that a run has added. Several threads may read at once.
     """
 
-    def __init__(self, root: Path, started: str | None, origins: Mapping[Path, Origin]) -> None:
-        self._root, self._started, self._origins = root, started, origins
+    def __init__(
+        self, root: Path, started: str | None, files: Mapping[Path, tuple[Origin, Sequence[str]]]
+    ) -> None:
+        self._root, self._started, self._files = root, started, files
         self._standing = b""  # The info.json that was last looked at.
         self._edges: dict[Path, list[int]] = {}
         self._kept: OrderedDict[Any, Any] = OrderedDict()
@@ -182,7 +197,7 @@ class RowReader:
         self._changing = threading.Lock()  # Held by a thread that changes what is kept.
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowReader, (self._root, self._started, self._origins)
+        return RowReader, (self._root, self._started, self._files)
 
     def check_dataset(self) -> None:
         """Raise `DatasetFormatError` if another dataset is in the folder.
@@ -205,7 +220,9 @@ class RowReader:
     def _opened(self, path: Path) -> Iterator[tuple[Any, list[int]]]:
         """Open a file; give it, and the rows at which its row groups begin, and its number of rows."""
         with reading(path), open_parquet(path) as file:
-            check_origin(path, file.metadata.metadata, self._origins[path])
+            origin, columns = self._files[path]
+            check_origin(path, file.metadata.metadata, origin)
+            check_table(path, file, columns)
             self.check_dataset()  # Once it is open: this is the file that is read.
             sizes = [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
             yield file, list(accumulate(sizes, initial=0))
@@ -263,6 +280,4 @@ class RowReader:
                 )
             # Parquet takes a name for the beginning of others, too.
             table = file.read_row_group(group, columns=None if columns is None else list(columns))
-            if missing := [name for name in columns or () if name not in table.column_names]:
-                raise DatasetFormatError(f"{path} lacks the column {missing[0]}")
             return table if columns is None else table.select(columns)

@@ -17,18 +17,21 @@ from rollout_cli.dataset.batches import Batch, Padding, Transitions, Windows, re
 from rollout_cli.dataset.episode_table import EpisodeTable
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
+from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
 from rollout_cli.episodes.spaces import Array, map_tree
+from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import folder_of
 from rollout_cli.untrusted import shell_word
 
 _INTEGERS = (int, np.integer)  # A union would be made anew for each episode.
 
 
-def load(path: Path | str) -> Dataset:
+def load(path: Path | str, *, verify: bool = False) -> Dataset:
     """Open the dataset in the folder `path`, a path or a URI; only the table of its episodes is read.
 
-    It warns (`UserWarning`) where there are fewer episodes than info.json states, as after files were lost.
+    With `verify` all of its files are read and checked, as by `rollout verify`. It warns (`UserWarning`)
+    where there are fewer episodes than info.json states, as after files were lost.
 
     Raises:
         DatasetFormatError: If there is no dataset of this format, or it contradicts itself.
@@ -41,10 +44,24 @@ def load(path: Path | str) -> Dataset:
     stated = dataset.info.get("episodes")
     if isinstance(stated, int) and len(dataset) < stated:
         if files != table_files(root / "meta" / "episodes"):  # A run has gone on meanwhile, and ended.
-            return load(path)
+            return load(path, verify=verify)
         text = f"{root} has {len(dataset):,} episodes, but its info.json states {stated:,}"
         warnings.warn(f"{text}; see: rollout verify {shell_word(root)}", UserWarning, stacklevel=2)
+    if verify:
+        require_valid(dataset)
     return dataset
+
+
+def require_valid(dataset: Dataset) -> None:
+    """Raise `DatasetFormatError` unless the files of these episodes hold what the dataset states of them."""
+    report = verify_dataset(dataset.path, read=dataset.rows.data_files())
+    if report.faults:
+        folder = shlex.quote(str(report.path))
+        raise DatasetFormatError(
+            f"{report.path} is damaged: {report.faults[0]}",
+            hint=f"list the faults with `rollout verify {folder}`, keep the valid part with `rollout repair "
+            f"{folder}`, or read it as it is with {{verify=False}}",
+        )
 
 
 class Dataset:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
 from rollout_cli.dataset.layout import FileId
-from rollout_cli.dataset.parquet import Columns
+from rollout_cli.dataset.parquet import DAMAGED_HINT, Columns
 from rollout_cli.dataset.tables import decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
@@ -83,8 +83,12 @@ class Rows:
                 f"{len(self):,} episodes do not fit into memory: {error}",
                 hint="read some episodes at a time: dataset[a:b].to_episode_batch()",
             ) from error
-        except (ValueError, KeyError, RecursionError) as error:
-            raise DatasetFormatError(f"{self.root} contradicts itself: {error}") from error
+        except (ValueError, KeyError, AttributeError, RecursionError) as error:
+            file = min(self.data_files(), default=self.root)
+            raise DatasetFormatError(
+                f"{file} or its file in meta/episodes holds what cannot be decoded: {error}",
+                hint=DAMAGED_HINT,
+            ) from error
 
     def steps(self, columns: Columns = None) -> pa.Table:
         """Return the rows of `data`."""
@@ -102,6 +106,11 @@ class Rows:
         episodes = np.searchsorted(stops, chosen, side="right")
         rows = places[episodes, 3] - stops[episodes] + chosen
         return self._read(DATA, np.column_stack([places[episodes, :2], rows, rows + 1]), columns)
+
+    def data_files(self) -> set[Path]:
+        """Return the files of `data` that hold the episodes' steps."""
+        files = self.table.files(DATA, self._step_places()) if len(self) else ()
+        return {path for path, _ in files}
 
     def ends(self, columns: Columns = None) -> pa.Table:
         """Return the rows of `meta/episodes`, with last observations and infos."""
@@ -138,12 +147,14 @@ class Rows:
         columns = tuple(
             name for name in (f"{group}.{key}", f"{group}_extra") if name in self.info["features"]
         )
-        return decode_infos(group, self.infos(group, columns)).get(key)
+        with self._decoding():
+            return decode_infos(group, self.infos(group, columns)).get(key)
 
     def info_keys(self, group: str) -> Collection[str]:
         """Return the keys of the infos that some step, or some episode, of these has."""
         typed = (name for name in self.table.schema.infos if name.startswith(f"{group}."))
-        return decode_infos(group, self.infos(group, (*typed, f"{group}_extra"))).keys()
+        with self._decoding():
+            return decode_infos(group, self.infos(group, (*typed, f"{group}_extra"))).keys()
 
     def infos(self, group: str, columns: tuple[str, ...]) -> pa.Table:
         """Return columns of one group of infos, a row a step, or an episode for those of `env.reset`."""
@@ -188,7 +199,8 @@ class Rows:
             if not wanted:
                 continue
             table = self.ends(stored) if prefix == "episode_info" else self._last_steps(stored)
-            infos = {f"{prefix}.{key}": values for key, values in decode_infos(prefix, table).items()}
+            with self._decoding():
+                infos = {f"{prefix}.{key}": values for key, values in decode_infos(prefix, table).items()}
             for name in wanted & {*infos, *typed}:
                 values = of_one_kind(name, infos.get(name, np.full(len(self), None, object)))
                 columns[name] = np.ma.asarray(values)

@@ -16,7 +16,7 @@ from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoPath, free_name
 from rollout_cli.episodes.spaces import Leaf, empty_column, space_from_json, space_leaves, space_to_json
-from rollout_cli.errors import DatasetFormatError
+from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 
 BIG_ROW_BYTES = 32 << 10
 """Columns with rows of this size or more are written by chunk: joining them costs more than writing."""
@@ -141,7 +141,7 @@ class SpaceSchema:
 def info_columns_of(features: Mapping[str, Any]) -> InfoColumns:
     """Return the info columns that the `features` of an info.json describe."""
     infos = {name: feature for name, feature in features.items() if feature["kind"] == "info"}
-    return {name: (tuple(feature["path"]), feature["dtype"]) for name, feature in infos.items()}
+    return {name: (tuple(map(str, feature["path"])), feature["dtype"]) for name, feature in infos.items()}
 
 
 def env_record(info: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -223,7 +223,14 @@ class DatasetSchema:
             spec = EnvSpec(observation, action, info["max_episode_length"])
             spaces = SpaceSchema.of(spec, next_observation=info["next_observation"])
             return cls.of(spaces, info_columns_of(info["features"]), env_record(info))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+            UnsupportedSpaceError,
+        ) as error:
             raise DatasetFormatError(
                 f"info.json does not describe columns: {error!r}", hint=LOST_INFO
             ) from error

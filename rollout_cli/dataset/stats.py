@@ -139,7 +139,8 @@ def merge_stats(parts: Sequence[TableStats]) -> TableStats:
 def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
     """Return stats.json: min, max, mean, std (of the population) and count; nan where nothing was counted."""
     document = {}
-    for column, (count, low, high, center, m2) in stats.items():
+    for column in (name for name in stats if name in schema.data.names):
+        count, low, high, center, m2 = stats[column]
         variance = m2 / np.maximum(count, 1)
         mean, std = (np.where(count > 0, values, math.nan) for values in (center, np.sqrt(variance)))
         document[column] = _named(("count", "min", "max", "mean", "std"), (count, low, high, mean, std))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, totals_of
-from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.layout import (
     ASIDE,
     DATASET_ENTRIES,
@@ -33,7 +33,7 @@ from rollout_cli.dataset.layout import (
     stats_path,
 )
 from rollout_cli.dataset.metadata import count_segments
-from rollout_cli.dataset.parquet import open_parquet, reading
+from rollout_cli.dataset.parquet import check_table, open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.episodes.batch import at_ends, derive_step_types, following
@@ -78,6 +78,7 @@ class Fault(NamedTuple):
 class VerifyReport:
     """The outcome of a verification, to which each check adds.
 
+    `read` are the data files whose steps are checked, None for all of them (with `quick`: none);
     `segments` are those whose episodes files could be read, `notes` harmless observations, `unexpected` files
     in the dataset's own folders that do not belong there, and `identities` the id, source and number of each
     episode, int64 (N, 3).
@@ -87,6 +88,7 @@ class VerifyReport:
     info: Mapping[str, Any]
     schema: DatasetSchema
     quick: bool
+    read: Collection[Path] | None
     data_files: Mapping[SegmentId, Path]
     episodes_files: Mapping[SegmentId, Path]
     segments: list[Written] = field(default_factory=list)
@@ -122,10 +124,13 @@ class VerifyReport:
         self.faults.append(Fault(self.name(path), text, tuple(map(int, ids)), segment))
 
 
-def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
+def verify_dataset(
+    path: Path | str, *, quick: bool = False, read: Collection[Path] | None = None
+) -> VerifyReport:
     """Check everything that the dataset in the folder `path` states; one segment at a time is in memory.
 
-    With `quick`, info.json, the episodes files and the footers of data files are read, but no step.
+    With `quick`, info.json, the episodes files and the footers of data files are read, but no step;
+    with `read`, only the steps of these data files.
 
     Raises:
         DatasetFormatError: If there is no dataset of this format, or its info.json is damaged.
@@ -135,11 +140,11 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     info = read_info(root)
     schema = DatasetSchema.from_info(info)
     data, episodes = (segment_files(root / name, info["partitions"]) for name in ("data", "meta/episodes"))
-    report = VerifyReport(root, info, schema, quick, data, episodes)
+    report = VerifyReport(root, info, schema, quick, () if quick else read, data, episodes)
     for check in (_check_segments, _check_metadata, _check_names):
         check(report)
     if report.faults and read_info(root) != info:  # A run has begun, gone on, or ended meanwhile.
-        return verify_dataset(path, quick=quick)
+        return verify_dataset(path, quick=quick, read=read)
     return report
 
 
@@ -183,7 +188,7 @@ def _check_segment(
     metadata, table = _read(report, path, report.schema.episodes, segment)
     if table is None:
         return None, None
-    facts = {field.name: table[field.name].to_numpy() for field in EPISODE_FIELDS}
+    facts = {field.name: decode(table[field.name]) for field in EPISODE_FIELDS}
     ids, lengths = facts["episode_id"], facts["length"]
     of_episodes, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
     n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
@@ -276,9 +281,8 @@ def _read_steps(
 ) -> pa.Table | None:
     """Return the committed rows of a data file; None where they are damaged, or not to be read."""
     ids, ends = facts["episode_id"], np.cumsum(facts["length"])
-    metadata, table = _read(
-        report, path, report.schema.data, segment, origin, ids=ids, footer_only=report.quick
-    )
+    is_unread = report.read is not None and path not in report.read
+    metadata, table = _read(report, path, report.schema.data, segment, origin, ids=ids, footer_only=is_unread)
     if table is None:
         return None
     rows = metadata.num_rows
@@ -291,7 +295,7 @@ def _read_steps(
         )
     elif rows > ends[-1]:
         report.notes.append(f"{report.name(path)} has {rows - ends[-1]:,} rows that no episodes file states")
-    return None if report.quick or rows < ends[-1] else table.slice(0, int(ends[-1]))
+    return None if is_unread or rows < ends[-1] else table.slice(0, int(ends[-1]))
 
 
 def _step_checks(schema: DatasetSchema, facts: Facts, steps: pa.Table, episodes: pa.Table) -> Iterator[Check]:
@@ -306,7 +310,7 @@ def _step_checks(schema: DatasetSchema, facts: Facts, steps: pa.Table, episodes:
         **{name: at_ends(lengths, facts[name]) for name in ("terminated", "truncated")},
     }
     for name, values in expected.items():
-        wrong = steps[name].to_numpy() != values
+        wrong = decode(steps[name]) != values
         yield f"{name} is not that of its episode's steps", np.logical_or.reduceat(wrong, ends - lengths)
     spaces = schema.spaces
     columns = zip(spaces.observation, spaces.next_observation, spaces.last_observation, strict=False)
@@ -317,7 +321,7 @@ def _step_checks(schema: DatasetSchema, facts: Facts, steps: pa.Table, episodes:
             "next_observation is not the observation that followed",
             np.logical_or.reduceat(wrong, ends - lengths),
         )
-    returns = episode_returns([steps["reward"].to_numpy()], lengths)
+    returns = episode_returns([decode(steps["reward"])], lengths)
     yield "its rewards do not sum to its return", _differs(returns, facts["return"])
 
 
@@ -347,27 +351,18 @@ def _read(
         with reading(path), open_parquet(path) as file:
             metadata, schema = file.metadata, file.schema_arrow
             check_origin(path, metadata.metadata, origin or {})
+            check_table(path, file, [*map(str, expected)])
             table = schema.empty_table() if footer_only else file.read()
             table.validate(full=True)
     except DatasetFormatError as error:
         report.add(path, f"it {error.message.removeprefix(f'{path} ')}", segment, ids)
         return None, None
-    stated, present = ([str(column) for column in columns] for columns in (expected, schema))
-    if stated != present or not metadata.num_rows:
-        differing = "; ".join(sorted({*stated} ^ {*present})) or "their order"
-        report.add(
-            path,
-            "it has no row" if stated == present else f"it has other columns than the dataset: {differing}",
-            segment,
-            ids,
-        )
-        return metadata, None
     # Arrow keeps a copy of the footer's keys in its own schema, and readers take either.
     copies = (metadata.metadata or {}, schema.metadata or {})
     for key, value in expected.metadata.items():
         if any(keys.get(key) != value for keys in copies):
             report.add(path, f"{key.decode()} in its footer is not that of the dataset", segment)
-    if not footer_only and _has_other_extremes(metadata, table["episode_id"].to_numpy()):
+    if not footer_only and _has_other_extremes(metadata, decode(table["episode_id"])):
         report.add(path, "the extremes of episode_id in its footer are not those of its rows", segment)
     return metadata, table
 

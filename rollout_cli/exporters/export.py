@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from rollout_cli.dataset.folder import staged
-from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.reader import Dataset, require_valid
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters import (
     columns,
@@ -82,6 +82,7 @@ def export(
     path: Path | str,
     *,
     flatten: bool = False,
+    verify: bool = True,
     **options: Any,
 ) -> ExportSummary:
     """Write the episodes of a dataset, or of a selection, in the format of another tool.
@@ -91,6 +92,7 @@ def export(
         format: The name of the format.
         path: The file or folder to write; it must not exist.
         flatten: Whether Dict and Tuple spaces become vectors, as `gymnasium.spaces.flatten` makes them.
+        verify: Whether to check the files of a dataset's episodes first, as `rollout verify` does.
         **options: Options of the format.
 
     Raises:
@@ -110,8 +112,11 @@ def export(
             f"{format} is a file: {path} does not end in {' or '.join(chosen.suffixes)}",
             hint=f"name it so: {{output={json.dumps(str(path) + chosen.suffixes[0])}}}",
         )
-    if isinstance(dataset, Dataset) and dataset.path.resolve() in path.resolve().parents:
-        raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
+    if isinstance(dataset, Dataset):
+        if dataset.path.resolve() in path.resolve().parents:
+            raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
+        if verify:
+            require_valid(dataset)
     source = FlatSource(dataset) if flatten else dataset
     chosen.check(source.env_spec)
     losses = tuple(chosen.losses(source))

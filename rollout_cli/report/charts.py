@@ -5,7 +5,6 @@ The terminal, matplotlib and the HTML report draw them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode
-from rollout_cli.dataset.layout import stats_path
+from rollout_cli.dataset.layout import parsed_json, stats_path
 from rollout_cli.dataset.parquet import DAMAGED_HINT, reading
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.stats import stats_document, table_stats
@@ -105,12 +104,16 @@ def stats_of(dataset: Dataset) -> tuple[dict[str, Any], int]:
 
 
 def _stats_in(path: Path) -> dict[str, Any]:
-    document: Any = None
-    with suppress(ValueError):
-        document = from_plain(json.loads(path.read_bytes()))
-    if not isinstance(document, dict) or not all(isinstance(row, dict) for row in document.values()):
-        raise DatasetFormatError(f"{path} has no statistics by column", hint=DAMAGED_HINT)
-    return document
+    document = parsed_json(path, path.read_bytes(), DAMAGED_HINT)
+    name = "the document"
+    try:
+        for name in {**document}:
+            np.stack([np.asarray(document[name][field], float) for field in ("count", *_STATS.values())])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DatasetFormatError(
+            f"{path} is damaged: {name} has no statistics: {error!r:.200}", hint=DAMAGED_HINT
+        ) from error
+    return dict(from_plain(document))
 
 
 def dimensions(dataset: Dataset, table: pa.Table, *prefixes: str) -> Iterator[Dimension]:

@@ -77,13 +77,14 @@ def merge(
     output: Path,
     *,
     accept_changes: bool = False,
+    verify: bool = True,
     **writing: Unpack[Writing],
 ) -> Edited:
     """Write the dataset of the run whose parts these are, in any order; `data/` is as one run makes it.
 
     Datasets of different runs become one that has all their episodes, each with its source. With
     `accept_changes` the policy or environment of one part may be others than those of the first; that is
-    recorded.
+    recorded. With `verify` each part is checked first, as `rollout verify` does.
 
     Raises:
         UsageError: If a shard is missing, has not ended, or belongs to another run, if an episode is there
@@ -92,9 +93,9 @@ def merge(
     """
     if output.resolve() in [path.resolve() for path in parts]:
         raise UsageError(f"{output} is read itself", hint="merge into another folder")
-    datasets = [load(path) for path in parts]
+    datasets = [load(path, verify=verify) for path in parts]
     if not (_are_shards(datasets) or _are_ranges(datasets)):
-        return join_datasets(datasets, output, **writing)
+        return join_datasets(datasets, output, verify=False, **writing)
     shards = sorted(map(_shard, datasets), key=lambda shard: shard.place)
     changes, files = _changes(shards, writing.get("progress") or Progress(), accept_changes=accept_changes)
     first, config = shards[0], replace(shards[0].config, shard=None)

@@ -354,7 +354,7 @@ def _recorded_source(rest: str, options: Mapping[str, Any]) -> RecordedSource:
             f"replay:{rest} must name a dataset, and takes no options", hint="for example: replay:runs/expert"
         )
     root, stop = folder_of(rest), 0
-    dataset = load(root)
+    dataset = load(root, verify=True)  # Its actions would be those of a new dataset.
     roots = [int(source["root_seed"]) for source in dataset.info["sources"]]
     steps = dict[int, tuple[int, int]]()
     facts = (dataset.episodes[name].to_pylist() for name in ("source", "episode_number", "seed", "length"))

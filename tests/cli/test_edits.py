@@ -142,10 +142,13 @@ def test_an_edit_of_a_damaged_dataset(rollout: Caller, made: Path) -> None:
     flip(next(made.glob("data/**/*.parquet")), 600)
     words = ("filter", made, "--keep", "length > 0", "-o", "out")
     refused = rollout(*words, code=5).stderr
+    assert "error: made is damaged: data/chunk-00000/file-00000.parquet: it is damaged" in refused
+    assert "keep the valid part with `rollout repair made`, or read it as it is with --no-verify" in refused
+    refused = rollout(*words, "--no-verify", code=5).stderr
     assert "`rollout verify` says what is damaged" in refused
     assert "nothing was committed" in refused
     rollout(*MAKE, "--seed", "9", "-o", "out")
-    refused = rollout(*words, "--overwrite", code=5).stderr
+    refused = rollout(*words, "--no-verify", "--overwrite", code=5).stderr
     assert f"nothing was committed, and the dataset in {Path('out').resolve()} is as it was" in refused
     rollout("verify", "out")
 

@@ -165,7 +165,7 @@ def test_sizes_in_words(n_bytes: int, words: str) -> None:
     assert words == sized(n_bytes)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"reward": 3}'])
+@pytest.mark.parametrize("text", ["{", "[1]", '{"reward": 3}'])
 def test_statistics_that_are_damaged(rollout: Caller, dataset: Path, text: str) -> None:
     """They are one line, which names the file and what mends it."""
     (dataset / "meta" / "stats.json").write_text(text)

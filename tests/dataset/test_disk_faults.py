@@ -564,15 +564,16 @@ class HeldWhileReplacing(QuickFiles):
 def test_facts_are_recorded_while_the_old_dataset_is_replaced(tmp_path: Path) -> None:
     """By the thread that commits, which moves the new info.json meanwhile."""
     path, files = tmp_path / "d", HeldWhileReplacing()
+    changes = [{"what": "files changed", "from_numbers": [0]}]
     write_dataset(path, [episode(0, 20)])
     with open_writer(path, overwrite=True, files=files) as writer:
         for chunk in CHUNKS[:-1]:
             writer.write(chunk)
         writer.flush()
         assert files.replacing.wait(60)
-        writer.record(changes=[{"path": "a"}])
+        writer.record(changes=changes)
         files.recorded.set()
-        assert [{"path": "a"}] == source_of(path)["changes"]
+        assert changes == source_of(path)["changes"]
         writer.write(CHUNKS[-1])
         writer.close(status="complete")
     assert [] == verify_dataset(path).faults

@@ -225,13 +225,12 @@ def test_the_record_of_what_is_dropped_and_odd_is_of_what_stays(folder: Path, pr
 
 def test_what_was_said_of_the_whole_run_is_not_said_of_a_part(folder: Path) -> None:
     """What ended it, how many episodes it kept, and a picture of their returns; a whole dataset keeps that."""
-    set_source(folder, stopped_by="episodes", acceptance={"kept": N})
+    acceptance = {"next_number": N, "run": N, "kept": N, "rejected": 0, "rate": 1.0}
+    set_source(folder, stopped_by="episodes", acceptance=acceptance)
     set_json(folder / INFO, card={"license": "mit", "plot": True})
     (folder / data(99)).write_bytes(b"")
     repair_dataset(folder)
-    assert ("episodes", {"kept": N}) == tuple(
-        source_of(folder)[name] for name in ("stopped_by", "acceptance")
-    )
+    assert ("episodes", acceptance) == tuple(source_of(folder)[name] for name in ("stopped_by", "acceptance"))
     lose_tail(folder)
     repair_dataset(folder)
     assert not {"stopped_by", "acceptance"} & source_of(folder).keys()

@@ -133,7 +133,7 @@ def test_what_is_derived_is_derived_from_again(tmp_path: Path, one: Path, other:
 def test_parts_of_one_run_share_what_each_records(tmp_path: Path, one: Path) -> None:
     """In any order: the weaker verdict, all changes, and all skipped episodes."""
     verdicts = [{"status": "yes", "reason": ""}, {"status": "no", "reason": "files changed"}]
-    changes: list[Any] = [[], [{"what": "files changed"}]]
+    changes: list[Any] = [[], [{"what": "files changed", "from_numbers": [0]}]]
     skipped = [{"count": 1, "episodes": [{"episode_number": n, "reason": str(n)}]} for n in (61, 62)]
     parts = [tmp_path / "a", tmp_path / "b"]
     for at, part in enumerate(parts):

@@ -14,7 +14,7 @@ from rollout_cli.dataset.batches import COLUMNS
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.spaces import map_tree, tree_leaves
-from rollout_cli.errors import DatasetFormatError, StorageError
+from rollout_cli.errors import StorageError
 from tests.helpers import chunks
 from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
 
@@ -175,14 +175,6 @@ def test_steps_that_do_not_fit_into_memory_are_an_error(
     with pytest.raises(StorageError, match="do not fit into memory: no more") as caught:
         dataset.transitions()
     assert "iter_batches" in str(caught.value.hint)
-
-
-def test_a_column_that_is_missing_is_an_error(dataset: Dataset) -> None:
-    rows = dataset.rows
-    path = min((dataset.path / "data").rglob("*.parquet"))
-    rows.table.reader.edges(path)
-    with pytest.raises(DatasetFormatError, match="lacks the column rewarded"):
-        rows.table.reader.decoded(path, 0, ("reward", "rewarded"))
 
 
 # Windows.

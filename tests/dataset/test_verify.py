@@ -109,6 +109,8 @@ def footer(file: str, key: str, value: str | None) -> Harm:
     return lambda root: set_footer(root / file, key, value)
 
 
+ANOMALY = {"column": "reward", "problem": "not_finite", "what": "nan", "episode": 0, "step": 0}
+
 Row = tuple[str, Harm, str, str, list[int] | None]
 ROWS: list[Row] = [
     # What is broken, the file that is named, part of the problem, and which episodes of the second segment.
@@ -225,7 +227,7 @@ ROWS: list[Row] = [
     ("more episodes stated", state(episodes=120), INFO, "120 episodes", []),
     ("fewer steps stated", state(steps=3), INFO, "it states 3 steps", []),
     ("other bytes stated", state(bytes=3), INFO, "it states 3 bytes", []),
-    ("other anomalies stated", state(anomalies=[{"column": "reward"}]), INFO, "its anomalies are not", []),
+    ("other anomalies stated", state(anomalies=[ANOMALY]), INFO, "its anomalies are not", []),
     (
         "other lost infos stated",
         state(dropped_infos={"env_info.x": 3}),
