@@ -5,6 +5,7 @@ No thread redraws the bar, because threads and forked workers do not mix.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -62,7 +63,11 @@ class Progress:
         """Report something worth knowing."""
 
     def warn(self, text: str) -> None:
-        """Report what may spoil the data; lines after the first are details, such as a traceback."""
+        """Report what may spoil the data; lines after the first are details, such as a traceback.
+
+        Without a receiver that shows it, it goes to the log: a program must not miss it.
+        """
+        logging.getLogger("rollout_cli").warning("%s", text)
 
     def finish(self) -> None:
         """End, whether the run went well or not; again does nothing."""

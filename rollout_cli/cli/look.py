@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -21,6 +22,9 @@ from rollout_cli.untrusted import one_line, printable
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.reader import Dataset
+
+_WIDE = ("observation", "next_observation", "env_info", "agent_info")
+"""The beginnings of the names of columns of which there may be many."""
 
 _MOST_IN_A_CELL, _MOST_OF_A_COLUMN = 4, 32
 """So many numbers of an array are shown: in a row of `head`, and as lines of `stats`."""
@@ -78,6 +82,8 @@ def _first_steps(dataset: Dataset, number: int) -> list[dict[str, Any]]:
     table = dataset[:1].rows.steps()
     table = table.slice(0, min(number, len(table)))
     names = [name for name in table.column_names if name != "episode_id" and not name.endswith("_extra")]
+    # A terminal has no room for the last columns.
+    names.sort(key=lambda name: name.startswith(_WIDE))
     # An image is bytes, and JSON has none.
     return [
         {name: _short(value) if isinstance(value, bytes) else value for name, value in row.items()}
@@ -145,18 +151,23 @@ def list_datasets(
     if not folder.is_dir():
         raise StorageError(f"there is no folder {folder}")
     # A killed run's unfinished replacement, and what a repair moved aside, lie in folders with a dot.
-    paths = sorted(
+    paths = [
         path.parents[1]
         for path in folder.rglob("meta/info.json")
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    ]
+    paths.sort(key=_natural)
     rows = [{"path": str(path), **_listed(path)} for path in paths]
     if json:
         print_json({"folder": str(folder), "datasets": rows})
     elif rows:
-        names = ("path", "env", "policy", "episodes", "steps", "size", "date", "status")
-        cells = [row | {"size": sized(row["bytes"]) if "bytes" in row else ""} for row in rows]
-        print_table(names, [[_figure(row.get(name)) for name in names] for row in cells])
+        names = ("path", "env", "policy", "episodes", "steps", "mean return", "date", "size", "status")
+        cells = [
+            row | {"path": path.relative_to(folder), "size": sized(row["bytes"]) if "bytes" in row else ""}
+            for path, row in zip(paths, rows, strict=True)
+        ]
+        table = [[_figure(row.get(name.replace(" ", "_"))) for name in names] for row in cells]
+        print_table(names, table, yielding=("policy", "env", "path"))
     else:
         print_message(f"there is no dataset in {folder}")
 
@@ -166,7 +177,8 @@ def _listed(path: Path) -> dict[str, Any]:
     from rollout_cli.report.identity import facts_of  # noqa: PLC0415 - as above
 
     try:
-        facts = facts_of(rollout_cli.load(path))
+        dataset = rollout_cli.load(path)
+        facts = facts_of(dataset)
     except RolloutError as error:
         return {"status": one_line(error.message)}
     envs, policies = (
@@ -174,11 +186,20 @@ def _listed(path: Path) -> dict[str, Any]:
         for key in ("env_source", "policy")
     )
     counts = {name: facts[name] for name in ("episodes", "steps", "bytes", "status")}
+    if len(dataset):
+        counts["mean_return"] = float(dataset.rows.column("return").mean())
     date = str((facts.get("times") or {}).get("started") or "")[:10]
     return {"env": ", ".join(envs), "policy": ", ".join(policies), "date": date, **counts}
 
 
+def _natural(path: Path) -> list[str | int]:
+    """Return a key by which numbers in names are ordered as numbers."""
+    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", str(path))]
+
+
 def _figure(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) else value
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 20
 _FIRST_DETAILS, _LAST_DETAILS = 10, 19
+_LEAST_WIDTH = 10  # Of a column that gives way to others.
 _NUMBER = re.compile(r"(-?[\d,.]+(e[+-]?\d+)?( \w+)?|-?inf|nan|)$")
 _OUT_OF_MEMORY = ("failed to map segment", "can't start new thread", "error return without exception set")
 """How the dynamic loader, the start of a thread, and Python 3.12 itself say it: they have no class for it."""
@@ -61,21 +62,34 @@ def print_rows(rows: Mapping[str, object]) -> None:
     print_text("\n".join(f"{name:<{width}}  {value}" for name, value in shown.items()))
 
 
-def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write rows below their names to stdout: numbers to the right; a terminal gets what it has room for."""
+def print_table(
+    names: Sequence[str], rows: Sequence[Sequence[object]], *, yielding: Sequence[str] = ()
+) -> None:
+    """Write rows below their names to stdout: numbers to the right; a terminal gets what it has room for.
+
+    The `yielding` columns get narrower first, in this order, so that the others stay visible.
+    """
     names = [*map(printable, names)]
     texts = [[printable("" if value is None else str(value)) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
     is_right = [all(_NUMBER.match(text) for text in column) for column in zip(*texts, strict=True)]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for at in map(names.index, yielding):
+        excess = sum(widths) + 2 * len(widths) - 2 - room
+        widths[at] = min(widths[at], max(_LEAST_WIDTH, widths[at] - excess))
     lines = [
         "  ".join(
-            text.rjust(width) if right else text.ljust(width)
+            _shortened(text, width).rjust(width) if right else _shortened(text, width).ljust(width)
             for text, width, right in zip(line, widths, is_right or [False] * len(names), strict=True)
         )
         for line in (names, *texts)
     ]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     print_text("\n".join(_cut(line.rstrip(), room) for line in lines))
+
+
+def _shortened(text: str, room: int) -> str:
+    """Return a cell's text: of a path the end, which tells it from others."""
+    return f"…{text[3 - room :]}" if "/" in text and len(text) > room else _cut(text, room)
 
 
 def _cut(line: str, room: int) -> str:

@@ -83,6 +83,8 @@ def render_card(info: Mapping[str, Any]) -> str:
     `info["card"]` may hold `license`, and `plot` where `meta/` has the picture.
     """
     facts = [f"| {name} | {_cell(value)} |" for source in info["sources"] for name, value in _facts(source)]
+    if skipped := skipped_text(count_skipped(info), info["episodes"]):
+        facts.append(f"| skipped | {skipped} |")
     name, options = dataset_name(info), info.get("card") or {}
     # JSON texts are YAML texts.
     license_id = options.get("license")
@@ -100,6 +102,17 @@ def render_card(info: Mapping[str, Any]) -> str:
         plot=f"\n![Returns of the episodes](meta/{PLOT})\n" if options.get("plot") else "",
         facts="\n".join(["| | |", "| --- | --- |", *facts]),
     )
+
+
+def skipped_text(count: int, episodes: int) -> str:
+    """Return how many episodes a run left out beside those of the dataset: `7 of 32 episodes (21.9 %)`."""
+    total = count + episodes
+    return f"{count:,} of {total:,} episodes ({100 * count / total:.3g} %)" if count else ""
+
+
+def count_skipped(info: Mapping[str, Any]) -> int:
+    """Return how many episodes the runs of a dataset left out because they failed."""
+    return sum(source.get("skipped", {}).get("count", 0) for source in info["sources"])
 
 
 def _facts(source: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

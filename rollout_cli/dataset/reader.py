@@ -56,7 +56,7 @@ def require_valid(dataset: Dataset) -> None:
     """Raise `DatasetFormatError` unless the files of these episodes hold what the dataset states of them."""
     report = verify_dataset(dataset.path, read=dataset.rows.data_files())
     if report.faults:
-        folder = shlex.quote(str(report.path))
+        folder = shell_word(report.path)
         raise DatasetFormatError(
             f"{report.path} is damaged: {report.faults[0]}",
             hint=f"list the faults with `rollout verify {folder}`, keep the valid part with `rollout repair "

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from rollout_cli.dataset.card import count_skipped
 from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, totals_of
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.layout import (
@@ -105,6 +106,7 @@ class VerifyReport:
             "status": self.info["status"],
             "quick": self.quick,
             **totals_of(self.segments, "episodes", "steps"),
+            "skipped": count_skipped(self.info),
             "files": len(self.data_files) + len(self.episodes_files),
             "notes": self.notes[:SHOWN],
             "n_notes": len(self.notes),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout_cli.dataset.card import count_skipped, skipped_text
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import acceptance_text, described, table_files
 from rollout_cli.dataset.reader import Dataset
@@ -48,6 +49,8 @@ def identity(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
     )
     rows["collected"] = f"{_minute(times.get('started'))} {ended}"
     rows |= {"episodes": f"{facts['episodes']:,}", "steps": f"{facts['steps']:,}"}
+    if skipped := skipped_text(count_skipped(facts), facts["episodes"]):
+        rows["skipped"] = skipped
     if len(dataset):
         rows |= {name: spread(dataset.rows.column(name)) for name in ("return", "length")}
         rows["ends"] = ", ".join(f"{count:,} {end}" for end, count in ends(dataset).items() if count)

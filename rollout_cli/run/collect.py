@@ -15,6 +15,7 @@ import numpy as np
 from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
+from rollout_cli.dataset.card import skipped_text
 from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, check_free_space
 from rollout_cli.dataset.layout import acceptance_text
 from rollout_cli.dataset.store import file_store
@@ -62,6 +63,7 @@ class CollectResult:
     # Whether episodes were the same when they were run again, as info.json has it.
     reproducible: Mapping[str, Any]
     acceptance: Mapping[str, Any] | None = None  # How many `keep` has kept, as info.json has it.
+    skipped: int = 0  # Episodes that `on_env_error` or `on_worker_death` left out.
 
 
 @dataclass(slots=True)
@@ -431,6 +433,9 @@ def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> Non
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
+    if tally.skipped:
+        skipped = skipped_text(len(tally.skipped), summary.episodes)
+        progress.warn(f"{skipped} were skipped: {_SKIPPED_NOTE}")
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":
@@ -444,6 +449,7 @@ def _result(
     return CollectResult(
         status="complete",
         episodes=episodes,
+        skipped=len(tally.skipped),
         steps=steps,
         mean_return=return_sum / episodes,
         mean_length=steps / episodes,

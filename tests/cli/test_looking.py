@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rollout_cli import CollectConfig, collect
+from rollout_cli.option_types import EpisodeRange
 from rollout_cli.report import charts
 from rollout_cli.report.identity import sized
 from tests.cli.calling import Caller
@@ -46,6 +51,16 @@ def test_head(rollout: Caller, dataset: Path) -> None:
     )
 
 
+def test_steps_of_wide_observations(rollout: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actions and rewards come first, since a terminal has no room for all columns."""
+    rollout(*MAKE, "--env", "tests.helpers.mutations:World", "--episodes", "1", "-o", "wide")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    lines = rollout("head", "wide", "--steps").stdout.splitlines()
+    assert ["step", "action", "reward"] == lines[0].split()[:3]
+    assert max(map(len, lines)) <= 80
+
+
 def test_stats(rollout: Caller, dataset: Path) -> None:
     """A line for each number of a column; the document has all digits."""
     shown = rollout("stats", dataset).stdout
@@ -79,15 +94,39 @@ def test_list(rollout: Caller, dataset: Path) -> None:
     (dataset.parent / "inner" / "meta").mkdir(parents=True, exist_ok=True)
     (dataset.parent / "inner" / "meta" / "info.json").write_text("{")
     lines = rollout("list", dataset.parent).stdout.splitlines()
-    assert ["path", "env", "policy", "episodes", "steps", "size", "date", "status"] == lines[0].split()
+    names = ["path", "env", "policy", "episodes", "steps", "mean", "return", "date", "size", "status"]
+    assert names == lines[0].split()
     steps = f"{episodes_of(dataset)['length'].to_numpy().sum():,}"
     size = sized(info_of(dataset)["bytes"]).split()
-    path, found = lines[1][: len(str(dataset))], lines[1][len(str(dataset)) :].split()
-    assert [str(dataset), "CartPole-v1", "random", "9", steps, *size] == [path, *found[:-2]]
+    mean = episodes_of(dataset)["return"].to_numpy().mean()
+    path, *found = lines[1].split()
+    date = info_of(dataset)["times"]["started"][:10]
+    expected = ["cart", "CartPole-v1", "random", "9", steps, f"{mean:.6g}", date, *size, "complete"]
+    assert expected == [path, *found]
     assert "is not valid JSON: Expecting property name" in lines[2]
     document = json.loads(rollout("list", dataset.parent, "--json").stdout)
     assert [9, None] == [row.get("episodes") for row in document["datasets"]]
+    assert [mean, None] == [row.get("mean_return") for row in document["datasets"]]
+    assert str(dataset) == document["datasets"][0]["path"]
     rollout("list", "nothing", code=5)
+
+
+def test_list_in_a_terminal(rollout: Caller, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers in names are ordered as numbers, and names get narrower so that figures stay visible."""
+    name = "a-policy-with-a-long-name"
+    for number in (4500, 500):
+        shutil.copytree(dataset, place := Path(f"runs/models/of/{name}/{number}"))
+        source = info_of(place)["sources"][0]
+        set_source(place, policy={**source["policy"], "spec": f"sb3:{name}/{number}.zip"})
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    lines = rollout("list", "runs").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert ["/500 ", "/4500 "] == [re.findall("/[0-9]+ ", line)[0] for line in lines[1:]]
+    steps = f"{episodes_of(dataset)['length'].to_numpy().sum():,}"
+    assert all(
+        {"9", steps, info_of(dataset)["times"]["started"][:10]} <= {*line.split()} for line in lines[1:]
+    )
 
 
 def test_plot(rollout: Caller, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,3 +212,37 @@ def test_statistics_that_are_damaged(rollout: Caller, dataset: Path, text: str) 
         refused = rollout(*words, code=5).stderr
         assert "stats.json" in refused.splitlines()[0]
         assert "`rollout repair`" in refused
+
+
+def test_skipped_episodes(rollout: Caller, caplog: pytest.LogCaptureFixture) -> None:
+    """Their share is in the summary, in all that describes the dataset, and in the log of a program."""
+    words = ("--env", "tests.helpers.mutations:World", "--on-env-error", "skip", "--episodes", "60")
+    collected = rollout(*MAKE[:-1], *words, "-o", "out")
+    count = info_of(Path("out"))["sources"][0]["skipped"]["count"]
+    share = f"{count} of 60 episodes ({100 * count / 60:.3g} %)"
+    assert 0 < count < 20
+    assert f"skipped       {share}" in collected.stdout
+    assert f"warning: {share} were skipped" in collected.stderr
+    assert share in rollout("info", "out").stdout
+    assert re.search(rf"^skipped +{count}$", rollout("verify", "out").stdout, re.MULTILINE)
+    assert count == json.loads(rollout("verify", "out", "--json").stdout)["skipped"]
+    assert f"| skipped | {share} |" in Path("out/README.md").read_text()
+    rollout("report", "out", "-o", "out.html")
+    assert share in Path("out.html").read_text()
+    world = CollectConfig(env="tests.helpers.mutations:World", episodes=EpisodeRange(0, 60), seed=7)
+    config = replace(world, sampler="local", workers=1, on_env_error="skip", output=Path("again"))
+    assert count == collect(config).skipped
+    assert f"{share} were skipped" in caplog.text
+
+
+def test_a_program_hears_that_a_run_is_not_reproducible(
+    rollout: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
+    rollout("--version")  # Its fixture changes the working folder.
+    kwargs = {"blind": True, "moody": True}
+    config = CollectConfig(
+        env="tests.report.worlds:Pictures", env_kwargs=kwargs, episodes=EpisodeRange(0, 6), seed=7
+    )
+    result = collect(replace(config, sampler="local", workers=1, output=Path("moody")))
+    assert "no" == result.reproducible["status"]
+    assert "these episodes are not reproducible" in caplog.text
