@@ -120,13 +120,15 @@ def _rows(result: CollectResult) -> dict[str, object]:
     from rollout_cli.dataset.card import skipped_text  # noqa: PLC0415 - as above
     from rollout_cli.dataset.layout import acceptance_text, described  # noqa: PLC0415 - as above
 
+    source = {"skipped": {"count": result.skipped}}
+    skipped = skipped_text({"sources": [source], "episodes": result.episodes})
     pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
     sampling = f" (sampling {result.sampling_time_s:.1f} s, {pace})" if result.sampling_time_s else ""
     return {
         "dataset": result.path,
         "status": f"{result.status} (stopped by --{result.stopped_by.replace('_', '-')})",
         "episodes": f"{result.episodes:,}",
-        **({"skipped": skipped_text(result.skipped, result.episodes)} if result.skipped else {}),
+        **({"skipped": skipped} if skipped else {}),
         **({"kept": acceptance_text(result.acceptance)} if result.acceptance else {}),
         "steps": f"{result.steps:,}",
         "mean return": f"{result.mean_return:.6g}",

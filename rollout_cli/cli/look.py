@@ -156,7 +156,8 @@ def list_datasets(
         for path in folder.rglob("meta/info.json")
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
-    paths.sort(key=_natural)
+    # Numbers in names are ordered as numbers.
+    paths.sort(key=lambda path: re.sub("[0-9]+", lambda digits: digits[0].zfill(20), str(path)))
     rows = [{"path": str(path), **_listed(path)} for path in paths]
     if json:
         print_json({"folder": str(folder), "datasets": rows})
@@ -182,19 +183,14 @@ def _listed(path: Path) -> dict[str, Any]:
     except RolloutError as error:
         return {"status": one_line(error.message)}
     envs, policies = (
-        dict.fromkeys(str((source.get(key) or {}).get("spec", "")) for source in facts["sources"])
+        dict.fromkeys(str(source.get(key, {}).get("spec", "")) for source in facts["sources"])
         for key in ("env_source", "policy")
     )
     counts = {name: facts[name] for name in ("episodes", "steps", "bytes", "status")}
     if len(dataset):
         counts["mean_return"] = float(dataset.rows.column("return").mean())
-    date = str((facts.get("times") or {}).get("started") or "")[:10]
+    date = facts["times"]["started"][:10]
     return {"env": ", ".join(envs), "policy": ", ".join(policies), "date": date, **counts}
-
-
-def _natural(path: Path) -> list[str | int]:
-    """Return a key by which numbers in names are ordered as numbers."""
-    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", str(path))]
 
 
 def _figure(value: Any) -> Any:

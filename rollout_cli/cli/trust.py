@@ -61,7 +61,7 @@ def verify(
         "dataset": report.path,
         "verified": verified,
         "status": facts["status"],
-        **{name: f"{facts[name]:,}" for name in ("episodes", "steps", "skipped", "files")},
+        **{name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")},
         "notes": f"{facts['n_notes']:,}",
     }
     show(facts, rows, as_json=json, quiet=quiet)

@@ -83,9 +83,9 @@ def render_card(info: Mapping[str, Any]) -> str:
     `info["card"]` may hold `license`, and `plot` where `meta/` has the picture.
     """
     facts = [f"| {name} | {_cell(value)} |" for source in info["sources"] for name, value in _facts(source)]
-    if skipped := skipped_text(count_skipped(info), info["episodes"]):
+    if skipped := skipped_text(info):
         facts.append(f"| skipped | {skipped} |")
-    name, options = dataset_name(info), info.get("card") or {}
+    name, options = dataset_name(info), info.get("card", {})
     # JSON texts are YAML texts.
     license_id = options.get("license")
     return _CARD.format(
@@ -104,15 +104,11 @@ def render_card(info: Mapping[str, Any]) -> str:
     )
 
 
-def skipped_text(count: int, episodes: int) -> str:
-    """Return how many episodes a run left out beside those of the dataset: `7 of 32 episodes (21.9 %)`."""
-    total = count + episodes
+def skipped_text(info: Mapping[str, Any]) -> str:
+    """Return how many episodes were skipped, such as `7 of 32 episodes (21.9 %)`; nothing for none."""
+    count = sum(source["skipped"]["count"] for source in info["sources"] if "skipped" in source)
+    total = count + info["episodes"]
     return f"{count:,} of {total:,} episodes ({100 * count / total:.3g} %)" if count else ""
-
-
-def count_skipped(info: Mapping[str, Any]) -> int:
-    """Return how many episodes the runs of a dataset left out because they failed."""
-    return sum(source.get("skipped", {}).get("count", 0) for source in info["sources"])
 
 
 def _facts(source: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -121,19 +117,19 @@ def _facts(source: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         if record and record.get("spec"):
             is_file = record.get("path") is not None and "components" not in record
             spec = PurePath(record["path"]).name if is_file else record["spec"]
-            kwargs = (source.get("env") or {}).get("kwargs") if name == "environment" else None
+            kwargs = source.get("env", {}).get("kwargs") if name == "environment" else None
             yield (
                 name,
                 _code(without_secrets(spec))
                 + (f" with {_code(json.dumps(without_secrets(kwargs)))}" if kwargs else ""),
             )
     yield "root seed", source["root_seed"]
-    if verdict := (source.get("reproducible") or {}).get("status"):
+    if verdict := source.get("reproducible", {}).get("status"):
         yield "reproducible", _plain(verdict)
-    versions = source.get("versions") or {}
-    made_with = [f"{name} {versions[name]}" for name in ("rollout-collect", "gymnasium") if name in versions]
-    if made_with:
-        yield "made with", _plain(", ".join(made_with))
+    versions = source.get("versions", {})
+    if {"rollout-collect", "gymnasium"} <= versions.keys():
+        made_with = f"rollout-collect {versions['rollout-collect']}, gymnasium {versions['gymnasium']}"
+        yield "made with", _plain(made_with)
 
 
 def _code(text: str) -> str:
@@ -159,7 +155,7 @@ def dataset_name(info: Mapping[str, Any]) -> str:
 def _env_names(info: Mapping[str, Any]) -> list[str]:
     """Return gymnasium's ids, or else how the environments were named when the dataset was made."""
     named = [
-        (source.get("env") or {}).get("id") or (source.get("env_source") or {}).get("spec")
+        source.get("env", {}).get("id") or source.get("env_source", {}).get("spec")
         for source in info["sources"]
     ]
     return list(dict.fromkeys(" ".join(repr(str(name))[1:-1].split()) for name in named if name))

@@ -240,7 +240,7 @@ def read_episode_table(root: Path, info: Mapping[str, Any], files: Mapping[FileI
         paths[path] = origin, episodes
         paths[root / DATA / file_name((chunk, file))] = origin, data
         counts[chunk, file] = table.num_rows
-        tables.append(pa.Table.from_arrays(table.select(schema.names).columns, schema=schema))
+        tables.append(table)
     reader = RowReader(root, started_at(info), paths)
     reader.check_dataset()
     return EpisodeTable(root, info, pa.concat_tables(tables).combine_chunks(), counts, reader)

@@ -194,10 +194,9 @@ def order_column(info: Mapping[str, Any]) -> str:
     return "episode_id" if info["derived"] else "episode_number"
 
 
-def started_at(info: Mapping[str, Any]) -> str | None:
+def started_at(info: Mapping[str, Any]) -> str:
     """Return when a dataset began, which no other one in its folder has; a resume goes on with it."""
-    started: str | None = (info.get("times") or {}).get("started")
-    return started
+    return str(info["times"]["started"])
 
 
 def described(document: Mapping[str, Any]) -> str:

@@ -106,10 +106,10 @@ def new_info(
         "times": {"started": now, "updated": now, "ended": None},
     }
     if before := before or settings.before:
-        times = before.get("times") or {}
+        times = before["times"]
         resumed = [*times.get("resumed", []), now]
         ours["times"] |= {**times, "updated": now, "ended": None, "resumed": resumed}
-        if license_id := (before.get("card") or {}).get("license"):
+        if license_id := before.get("card", {}).get("license"):
             ours["card"] = {"license": license_id}  # A picture would not have the new episodes.
     return ours
 

@@ -186,9 +186,7 @@ class RowReader:
     than before, of episodes that a run has added. Several threads may read at once.
     """
 
-    def __init__(
-        self, root: Path, started: str | None, files: Mapping[Path, tuple[Origin, Sequence[str]]]
-    ) -> None:
+    def __init__(self, root: Path, started: str, files: Mapping[Path, tuple[Origin, Sequence[str]]]) -> None:
         self._root, self._started, self._files = root, started, files
         self._standing = b""  # The info.json that was last looked at.
         self._edges: dict[Path, list[int]] = {}

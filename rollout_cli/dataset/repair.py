@@ -101,8 +101,8 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     if files is not None and report.changed:
         if report.aside is not None:
             _move_aside(files, root, moved, report.aside)
-        times = info.get("times") or {}
-        info["times"] = {**times, "repaired": [*times.get("repaired", []), utc_now()]}
+        repaired = info["times"].get("repaired", [])
+        info["times"] = {**info["times"], "repaired": [*repaired, utc_now()]}
         write_contents(files, root, info, kept, verified.schema)
     return report
 

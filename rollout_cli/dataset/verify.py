@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.card import count_skipped
+from rollout_cli.dataset.card import skipped_text
 from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, totals_of
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.layout import (
@@ -106,7 +106,6 @@ class VerifyReport:
             "status": self.info["status"],
             "quick": self.quick,
             **totals_of(self.segments, "episodes", "steps"),
-            "skipped": count_skipped(self.info),
             "files": len(self.data_files) + len(self.episodes_files),
             "notes": self.notes[:SHOWN],
             "n_notes": len(self.notes),
@@ -387,6 +386,8 @@ def _check_metadata(report: VerifyReport) -> None:
         report.add(info, "its features are not those of its spaces")
     if report.info["status"] == "collecting":
         return
+    if skipped := skipped_text(report.info):
+        report.notes.append(f"{skipped} were skipped")
     totals: dict[str, Any] = {}
     count_segments(totals, report.segments)
     for name in TOTALS:
@@ -394,7 +395,7 @@ def _check_metadata(report: VerifyReport) -> None:
         if stated != held:
             report.add(info, f"it states {stated:,} {name}, and the files hold {held:,}")
     for name in ("anomalies", "dropped_infos"):
-        if report.info.get(name) != totals[name]:
+        if report.info[name] != totals[name]:
             report.add(info, f"its {name} are not those of the files")
     with reading(stats):
         text = stats.read_bytes() if stats.is_file() else b""

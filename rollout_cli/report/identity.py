@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_cli.dataset.card import count_skipped, skipped_text
+from rollout_cli.dataset.card import skipped_text
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import acceptance_text, described, table_files
 from rollout_cli.dataset.reader import Dataset
@@ -36,7 +36,7 @@ def facts_of(dataset: Dataset) -> dict[str, Any]:
 
 def identity(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the rows that say what a dataset is; `facts` are those of `facts_of`."""
-    rows, sources, times = {"status": facts["status"]}, facts["sources"], facts.get("times") or {}
+    rows, sources, times = {"status": facts["status"]}, facts["sources"], facts["times"]
     for number, source in enumerate(sources[:_MOST_SOURCES]):
         place = f" of source {number}" if len(sources) > 1 else ""
         rows |= {f"{name}{place}": value for name, value in _source_rows(source).items()}
@@ -49,7 +49,7 @@ def identity(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
     )
     rows["collected"] = f"{_minute(times.get('started'))} {ended}"
     rows |= {"episodes": f"{facts['episodes']:,}", "steps": f"{facts['steps']:,}"}
-    if skipped := skipped_text(count_skipped(facts), facts["episodes"]):
+    if skipped := skipped_text(facts):
         rows["skipped"] = skipped
     if len(dataset):
         rows |= {name: spread(dataset.rows.column(name)) for name in ("return", "length")}
@@ -63,7 +63,7 @@ def _source_rows(source: Mapping[str, Any]) -> dict[str, str]:
     """Return what is known of one run; a writer that was used without `collect` may have recorded little."""
     env, policy = source.get("env_source", {}), source.get("policy", {})
     wrappers = [str(each["spec"]) + _arguments(each["kwargs"]) for each in env.get("wrappers", ())]
-    arguments = _arguments((source.get("env") or {}).get("kwargs") or {})
+    arguments = _arguments(source.get("env", {}).get("kwargs", {}))
     pinned = [f"{file['path']} {str(file['sha256'])[:_HASH]}" for file in source.get("files", ())]
     stopped_by, acceptance, git = (source.get(name) for name in ("stopped_by", "acceptance", "git"))
     rows = {
@@ -75,9 +75,9 @@ def _source_rows(source: Mapping[str, Any]) -> dict[str, str]:
         "reproducible": described(source.get("reproducible", {})),
         "stopped by": f"--{stopped_by.replace('_', '-')}" if stopped_by else "",
         "kept": f"{acceptance_text(acceptance)}: {source['collector']['keep']}" if acceptance else "",
-        "workers": _workers(source.get("collector") or {}),
+        "workers": _workers(source.get("collector", {})),
         "commit": _commit(git) if git else "",
-        "versions": _versions(source.get("versions") or {}),
+        "versions": _versions(source.get("versions", {})),
     }
     return {name: text for name, text in rows.items() if text}
 

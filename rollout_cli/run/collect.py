@@ -433,8 +433,8 @@ def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> Non
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
-    if tally.skipped:
-        skipped = skipped_text(len(tally.skipped), summary.episodes)
+    info = {"sources": [_skipped_facts(tally.skipped)], "episodes": summary.episodes}
+    if skipped := skipped_text(info):
         progress.warn(f"{skipped} were skipped: {_SKIPPED_NOTE}")
     if config.require_reproducible:
         reproduce.require(verdict)

@@ -37,6 +37,7 @@ class Result:
     sampling_time_s: float = 2.0
     steps_per_second: float = 28394.5
     acceptance: None = None
+    skipped: int = 0
     reproducible: dict[str, Any] = field(default_factory=lambda: {"status": "unknown", "reason": "no time"})
 
 

@@ -224,8 +224,7 @@ def test_skipped_episodes(rollout: Caller, caplog: pytest.LogCaptureFixture) -> 
     assert f"skipped       {share}" in collected.stdout
     assert f"warning: {share} were skipped" in collected.stderr
     assert share in rollout("info", "out").stdout
-    assert re.search(rf"^skipped +{count}$", rollout("verify", "out").stdout, re.MULTILINE)
-    assert count == json.loads(rollout("verify", "out", "--json").stdout)["skipped"]
+    assert f"note: {share} were skipped" in rollout("verify", "out").stderr
     assert f"| skipped | {share} |" in Path("out/README.md").read_text()
     rollout("report", "out", "-o", "out.html")
     assert share in Path("out.html").read_text()

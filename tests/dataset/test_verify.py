@@ -69,7 +69,7 @@ def folder(pristine: Path, tmp_path: Path) -> Path:
 def test_a_healthy_dataset_has_no_faults(pristine: Path) -> None:
     """Nor notes; the report counts what there is."""
     steps = sum(chunk.n_steps for chunk in rich_episodes())
-    counts = {"episodes": 119, "steps": steps, "skipped": 0, "files": len(list(pristine.rglob("*.parquet")))}
+    counts = {"episodes": 119, "steps": steps, "files": len(list(pristine.rglob("*.parquet")))}
     nothing: dict[str, Any] = {"faults": [], "n_faults": 0, "notes": [], "n_notes": 0}
     expected = {"path": str(pristine), "ok": True, "status": "complete", **counts, **nothing}
     assert expected | {"quick": False} == verify_dataset(pristine).document()
