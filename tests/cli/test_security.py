@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.cli.calling import Caller
-from tests.helpers import damage
 from tests.helpers.datasets import info_of, set_source
 
 CANARY = "canary"
@@ -273,13 +272,24 @@ def test_the_commands_of_a_report_are_quoted(rollout: Caller) -> None:
     assert "rollout verify 'out; touch canary'" in text
 
 
+ODD_NAMES = r"""
+import gymnasium
+
+
+class Odd(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action):
+        *result, _ = self.env.step(action)
+        return *result, {"a\x1b[31m\nb": 1}
+"""
+
+
 def test_names_of_columns_are_escaped(rollout: Caller) -> None:
     """They come from the dataset as its values do."""
-    rollout(*COLLECT, "--episodes", "1", "-o", "out")
-    damage.rewrite(
-        Path("out", damage.data(0)),
-        lambda table: table.append_column("env_info.a\x1b[31m\nb", table["step"]),
-    )
+    Path("odd_names.py").write_text(ODD_NAMES)
+    rollout("collect", "--env", "odd_names:Odd", "--episodes", "1", "-o", "out")
     printed = rollout("head", "out", "--steps").stdout
     assert r"env_info.a\x1b[31m\nb" in printed
     assert "\x1b" not in printed

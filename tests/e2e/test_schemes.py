@@ -334,7 +334,9 @@ def test_arguments_of_a_class_of_the_user(folder: Path) -> None:
     called(*resume, cwd=folder)
     assert (
         5
-        == json.loads(called("replay", "out", "--episodes", "0:5", "--json", cwd=folder).stdout)["identical"]
+        == json.loads(called("replay", "--trust", "out", "--episodes", "0:5", "--json", cwd=folder).stdout)[
+            "identical"
+        ]
     )
     for number, name, shard in ((1, "part1", half), (2, "part2", half), (2, "other", other)):
         called("collect", *shard, "--episodes", "300", "--shard", f"{number}/2", "--output", name, cwd=folder)

@@ -178,8 +178,8 @@ def test_a_shard_that_lacks_a_segment_is_refused(tmp_path: Path) -> None:
     parts = shards(tmp_path, *run_words("episodes"), parts=2)
     BREAKS["the last segment is missing"](parts[0])
     refused = called("merge", *parts, "--output", tmp_path / "all", code=5)
-    stated = f"{parts[0]} has {len(numbers_of(parts[0]))} episodes, but its info.json states 200"
-    assert stated in refused.stderr, refused.said
+    stated = f"it states 200 episodes, and the files hold {len(numbers_of(parts[0]))}"
+    assert f"{parts[0]} is damaged: meta/info.json: {stated}" in refused.stderr, refused.said
     assert not (tmp_path / "all").exists()
 
 
