@@ -14,6 +14,9 @@ import pytest
 
 from tests.cli.calling import Caller
 from tests.helpers.datasets import info_of, set_source
+from tests.helpers.projects import project
+
+__all__ = ["project"]
 
 CANARY = "canary"
 COLLECT = ("collect", "--seed", "1", "--sampler", "local", "--workers", "1", "--quiet")
@@ -222,6 +225,7 @@ SECRETS = {
 VALUES = [*(f"tk{digit * 4}" for digit in "1345678"), "2222222", "tk8899", "tk9999", "tk0000"]
 
 
+@pytest.mark.usefixtures("project")
 def test_no_secret_is_shown_or_written(rollout: Caller) -> None:
     """Eleven secrets: none in a file of the dataset, its card, its report, an error, a warning or a log."""
     Path("world.py").write_text(WORLD)
