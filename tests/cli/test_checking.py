@@ -69,7 +69,8 @@ def test_tune_prints_a_configuration(rollout: Caller, tmp_path: Path) -> None:
     file.write_text(rollout(*words, "--require-reproducible", "--quiet").stdout)
     dry = rollout("collect", "--timesteps", "1", "--config", file, "--dry-run", "--json")
     options = json.loads(dry.stdout)
-    assert (1, "sync") == (options["workers"], options["vectorization"])
+    assert "sync" == options["vectorization"]
+    assert 1 <= options["workers"]
     assert "envs_per_worker" in options
     repeatable = json.loads(rollout(*words, "--require-reproducible", "--json").stdout)
     assert {"sync"} == {row["options"]["vectorization"] for row in repeatable["rows"]}
