@@ -70,7 +70,7 @@ def test_tune_prints_a_configuration(rollout: Caller, tmp_path: Path) -> None:
     dry = rollout("collect", "--timesteps", "1", "--config", file, "--dry-run", "--json")
     options = json.loads(dry.stdout)
     assert "sync" == options["vectorization"]
-    assert 1 <= options["workers"]
+    assert 1 == options["workers"].bit_count()  # Doubled from 1 as long as that helped.
     assert "envs_per_worker" in options
     repeatable = json.loads(rollout(*words, "--require-reproducible", "--json").stdout)
     assert {"sync"} == {row["options"]["vectorization"] for row in repeatable["rows"]}
