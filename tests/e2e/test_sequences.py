@@ -123,7 +123,7 @@ def test_vector_environments_are_refused(tmp_path: Path) -> None:
     """Those of their own; the hint says what steps copies."""
     words = ("--env", "tests.e2e.test_sequences:vector", "--vectorization", "native", "--episodes", "1")
     ran = called("collect", *words, "--envs-per-worker", "2", "--output", tmp_path / "out", code=3)
-    assert "vector environments with a Sequence space are not supported" in ran.stderr
+    assert "vector environments with a Sequence space are not supported" in ran.stderr, ran.stderr
 
 
 @pytest.mark.parametrize(
