@@ -20,7 +20,7 @@ from rollout_cli.seeding.seeds import derive_seed
 
 _OF_THE_INNER = (
     *("row_wise", "row_by_row", "resets", "methods", "takes_masks"),
-    *("reset", "get_param_values", "set_param_values"),
+    *("acts_alike", "reset", "get_param_values", "set_param_values"),
 )
 
 

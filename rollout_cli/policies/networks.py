@@ -6,6 +6,7 @@ Torch is never imported here: a module's owner loaded it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 from abc import abstractmethod
 from typing import Any
@@ -127,6 +128,8 @@ class TorchPolicy(NetworkPolicy):
                 "a torch module cannot take text or a Sequence", hint="wrap it in a policy with get_action"
             )
         self._torch: Any = sys.modules["torch"]
+        self._observation_space = env_spec.observation_space
+        self._acts_alike: dict[int, bool] = {}  # By number of rows.
         if getattr(wrapped.forward, "__func__", None) is self._torch.nn.Module.forward:
             verb = "get_action_and_value" if hasattr(wrapped, "get_action_and_value") else "its own method"
             raise PolicyLoadError(
@@ -146,6 +149,24 @@ class TorchPolicy(NetworkPolicy):
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
         if self._reset is not None:
             self._reset()
+
+    def acts_alike(self, n_rows: int) -> bool:
+        """Return whether the module's outputs for equal observations are equal in each row.
+
+        Kernels may sum the first rows of a batch in another order than the last ones. Which order they take
+        depends on shapes alone, so one observation tells.
+        """
+        if n_rows not in self._acts_alike:
+            space = copy.deepcopy(self._observation_space)  # Nothing is drawn from the space itself.
+            space.seed(0)
+            batch = self._tensors(self._observations.stack([space.sample()] * n_rows))
+            outputs = []
+            with self._torch.no_grad(), contextlib.suppress(Exception):  # The first step raises it again.
+                outputs = _output_tensors(self.wrapped(batch))
+            self._acts_alike[n_rows] = bool(outputs) and all(
+                output.shape[:1] == (n_rows,) and bool((output == output[:1]).all()) for output in outputs
+            )
+        return self._acts_alike[n_rows]
 
     def get_param_values(self) -> dict[str, Any]:
         """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
@@ -182,6 +203,14 @@ class TorchPolicy(NetworkPolicy):
                 tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype)
             )
         return self._observations.tree(tensors)
+
+
+def _output_tensors(output: Any) -> list[Any]:
+    """Return the tensor that a module gave, or the parameters of its torch Distribution."""
+    torch: Any = sys.modules["torch"]
+    if isinstance(output, torch.distributions.Distribution):
+        return [tensor for value in vars(output).values() for tensor in _output_tensors(value)]
+    return [output] if isinstance(output, torch.Tensor) else []
 
 
 def _sample(distribution: Any, numbers: RowNoise, shape: tuple[int, ...]) -> Any:

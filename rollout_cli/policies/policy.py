@@ -96,6 +96,10 @@ class AdaptedPolicy(Policy):
         """The user's own object behind it; a built-in policy is its own."""
         return self if self.wrapped is None else self.wrapped
 
+    def acts_alike(self, n_rows: int) -> bool:  # noqa: ARG002
+        """Return whether an observation gets the same action, bit for bit, in each row of a batch of `n_rows`."""
+        return self.row_wise
+
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
         raise PolicyError(
             f"{name_of(self.users_own)} has no get_actions: it acts on one observation at a time",

@@ -152,7 +152,8 @@ class VecWorker(DefaultWorker):
     def _n_queues(self, policy: AdaptedPolicy) -> int:
         if self._native is not None:
             return 1 if self._native.resets_itself else self._n_envs
-        return 1 if policy.row_wise and not self._rows_differ else self._n_envs
+        can_share = not (self._rows_differ or policy.row_by_row)
+        return 1 if can_share and policy.acts_alike(self._n_envs) else self._n_envs
 
     def _new_engine(self, setting: Setting) -> Engine:
         if self._native is None:

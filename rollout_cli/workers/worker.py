@@ -265,11 +265,12 @@ class Worker(abc.ABC):
             )
         # Actions that are valid by construction need no check.
         rule: OnInvalidAction = "warn" if policy.trusted else self.rules.invalid_action
-        form = (type(policy), policy.methods, policy.row_by_row, policy.row_wise, rule)
+        n_queues = self._n_queues(policy)
+        form = (type(policy), policy.methods, policy.row_by_row, policy.row_wise, n_queues, rule)
         if self._engine is not None and form == self._engine_form:
             self._engine.use_policy(policy)
             return
-        self._queue = self._queue.resized(self._n_queues(policy), self.number_stride)
+        self._queue = self._queue.resized(n_queues, self.number_stride)
         setting = Setting(self._seed, self, policy, rule, self._seeders, self._queue, self._limit)
         self._engine = self._new_engine(setting)
         self._engine_form = form

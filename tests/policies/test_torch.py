@@ -9,6 +9,7 @@ from textwrap import dedent
 from typing import Any
 
 import cloudpickle
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -18,6 +19,8 @@ from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.networks import TorchPolicy
 from rollout_cli.policies.source import policy_source
+from rollout_cli.workers.kinds import VecWorker
+from tests.helpers.batches import assert_same_batches
 from tests.helpers.projects import project, run_python
 from tests.policies.checking import check_policy
 
@@ -156,6 +159,57 @@ def test_normal_distributions_have_their_mean_and_deviation() -> None:
     policy.seed_rows(np.ones(5000, bool), np.arange(5000, dtype=np.uint64))
     actions, _ = policy.get_actions(np.zeros((5000, 3)))
     assert np.allclose([[0.25] * 2, [0.1] * 2], [actions.mean(axis=0), actions.std(axis=0)], atol=0.01)
+
+
+def by_row(x: Any) -> Any:
+    """Logits that depend on the row: all but equal, as those of a kernel that sums in another order."""
+    return flat(x) + 1e-7 * torch.arange(len(x))[:, None]
+
+
+def refusing(x: Any) -> Any:
+    raise ValueError(len(x))
+
+
+@pytest.mark.parametrize(
+    ("forward", "env_spec", "expected"),
+    [
+        (torch.nn.Linear(3, 4), DISCRETE, True),
+        (lambda x: torch.distributions.Categorical(logits=flat(x)), DISCRETE, True),
+        (normal, BOX, True),
+        (tanh, BOX, True),
+        (by_row, DISCRETE, False),
+        (lambda x: torch.distributions.Normal(by_row(x)[:, :2], 1.0), BOX, False),
+        (lambda x: torch.rand(len(x), 4), DISCRETE, False),
+        (lambda x: flat(x)[0], DISCRETE, False),
+        (refusing, DISCRETE, False),
+    ],
+)
+def test_whether_rows_act_alike(forward: Any, env_spec: EnvSpec, expected: bool) -> None:
+    """Equal observations have equal outputs in each row, to the last bit; what raises does so in its first step."""
+    policy = adapt_policy(module_of(forward), env_spec)
+    assert policy.acts_alike(16) is expected
+
+
+def test_free_rows_run_the_episodes_that_fixed_rows_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows act alike, a free one takes the lowest number: the same episodes, with fewer calls."""
+    batches, calls = [], [0, 0]
+    for fixed in (0, 1):
+        if fixed:
+            monkeypatch.setattr(TorchPolicy, "acts_alike", lambda *_: False)
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+        worker = VecWorker(seed=3, max_episode_length=None, worker_number=0, n_envs=8)
+        worker.update_env(gymnasium.make("CartPole-v1"))
+        worker.update_agent(module)
+
+        def count(*_: Any, at: int = fixed) -> None:
+            calls[at] += 1
+
+        module.register_forward_hook(count)
+        worker.assign([range(40)])
+        batches.append(worker.rollout())
+    assert_same_batches(*batches)
+    assert calls[0] < 0.95 * calls[1]
 
 
 def test_other_distributions_sample_themselves() -> None:
