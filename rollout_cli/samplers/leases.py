@@ -112,6 +112,8 @@ class Leases:
         """Return how many numbers the worker should get now."""
         has = self.count(worker)
         size = min(MAX_LEASE, max(self._block, self.paces[worker].episodes_in(self._size.seconds)))
+        if len(self.in_flight) == 1 and self._plan.still_needed(has) is not None:
+            size = MAX_LEASE  # Nobody else can run them.
         count = 0
         if has <= (self._size.ahead - 1) * size:
             # What came back lies below what others run: it must run first, or the buffer could never drain.

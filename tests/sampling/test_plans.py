@@ -266,12 +266,12 @@ class TestLengthEstimate:
 
 class TestLeases:
     def test_known_lengths_lease_all_that_is_needed_at_once(self) -> None:
-        """One worker gets all numbers; two get equal shares, if these are short at their pace."""
-        for n_workers, expected in ((1, [92]), (2, [46, 46])):
+        """A sole worker gets all numbers, however slow; two get equal shares, if these are short at their pace."""
+        for n_workers, pace, expected in ((1, 1.0, [92]), (2, 1_000.0, [46, 46])):
             lengths = LengthEstimate()
             lengths.add(lengths_of(*[20] * 9))
             state = PlanState(MinTimesteps(1_840), n_workers=n_workers, lengths=lengths)
-            paces = [Pace(0.0, episodes=1_000.0, seconds=1.0) for _ in range(n_workers)]
+            paces = [Pace(0.0, episodes=pace, seconds=1.0) for _ in range(n_workers)]
             leases = Leases(state, n_workers=n_workers, paces=paces)
             for worker in range(n_workers):
                 leases.lease(worker, buffer_is_full=False)
