@@ -14,7 +14,7 @@ from benchmarks.cases import Case, Figure, Say, ratio
 from benchmarks.measure import Side, Spread, run
 
 CARTPOLE = "CartPole-v1"
-N_CALLS = 5
+N_CALLS = 10
 """Calls of one sampler, in sequence, of which steps are counted."""
 
 

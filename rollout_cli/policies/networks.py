@@ -151,10 +151,10 @@ class TorchPolicy(NetworkPolicy):
             self._reset()
 
     def acts_alike(self, n_rows: int) -> bool:
-        """Return whether the module's outputs for equal observations are equal in each row.
+        """Return whether equal observations get equal outputs in each row of a batch of `n_rows`.
 
-        Kernels may sum the first rows of a batch in another order than the last ones. Which order they take
-        depends on shapes alone, so one observation tells.
+        Kernels may sum the first rows of a batch in another order than the last ones. The order depends on
+        shapes alone, so one observation is enough.
         """
         if n_rows not in self._acts_alike:
             space = copy.deepcopy(self._observation_space)  # Nothing is drawn from the space itself.

@@ -97,7 +97,7 @@ class AdaptedPolicy(Policy):
         return self if self.wrapped is None else self.wrapped
 
     def acts_alike(self, n_rows: int) -> bool:  # noqa: ARG002
-        """Return whether an observation gets the same action, bit for bit, in each row of a batch of `n_rows`."""
+        """Return whether equal observations get equal actions in each row of a batch of `n_rows`."""
         return self.row_wise
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
