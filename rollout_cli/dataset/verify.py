@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.card import skipped_text
-from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, totals_of
+from rollout_cli.dataset.commits import SegmentRecord, Written, counted, totals_of
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.layout import (
     ASIDE,
@@ -34,13 +34,14 @@ from rollout_cli.dataset.layout import (
     stats_path,
 )
 from rollout_cli.dataset.metadata import count_segments
-from rollout_cli.dataset.parquet import check_table, open_parquet, reading
+from rollout_cli.dataset.parquet import DAMAGED_HINT, check_table, open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.episodes.batch import at_ends, derive_step_types, following
-from rollout_cli.episodes.chunk import episode_returns, sum_of
+from rollout_cli.episodes.chunk import episode_returns
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
+from rollout_cli.seeding.seeds import env_seed
 
 SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
@@ -149,6 +150,14 @@ def verify_dataset(
     return report
 
 
+def check_segment(root: Path, info: Mapping[str, Any], schema: DatasetSchema, written: Written) -> None:
+    """Raise `DatasetFormatError` unless both files of a segment hold what they state."""
+    report = VerifyReport(root, info, schema, quick=False, read=None, data_files={}, episodes_files={})
+    _check_segment(report, written.segment, None, written.record.start)
+    for fault in report.faults:
+        raise DatasetFormatError(f"{root / fault.file} is damaged: {fault.problem}", hint=DAMAGED_HINT)
+
+
 def _check_segments(report: VerifyReport) -> None:
     """Check that the segments of each partition follow one another, and each by itself."""
     firsts = report.info["first_numbers"]
@@ -185,30 +194,23 @@ def _check_segment(
     report: VerifyReport, segment: SegmentId, next_id: int | None, next_number: int | None
 ) -> tuple[int | None, int | None]:
     """Check both files of a segment; return the next one's first id and number, None if unknown."""
-    path, data_path = report.episodes_files[segment], segment.paths(report.path)[0]
+    data_path, path = segment.paths(report.path)
     metadata, table = _read(report, path, report.schema.episodes, segment)
     if table is None:
         return None, None
     facts = {field.name: decode(table[field.name]) for field in EPISODE_FIELDS}
     ids, lengths = facts["episode_id"], facts["length"]
     of_episodes, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
-    n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
-    held: dict[str, Any] = {
-        "episodes": len(ids),
-        "steps": n_steps,
-        "last_length": int(lengths[-1]),
-        "return_sum": sum_of(facts["return"]),
-    }
-    order = facts[order_column(report.info)]
-    origin = file_origin(fingerprint_of(report.info), segment.partition, int(order[0]))
+    order = order_column(report.info)
+    origin = file_origin(fingerprint_of(report.info), segment.partition, int(facts[order][0]))
     try:
         check_origin(path, metadata.metadata, origin)
         record = SegmentRecord.from_footer(metadata.metadata or {})
     except (ValueError, DatasetFormatError) as error:
         report.add(path, str(error).replace(f"{path} ", "it "), segment)
         return None, None
-    of_episodes += _record_checks(record, held, order, next_number)
-    steps = _read_steps(report, data_path, segment, facts, origin) if n_steps else None
+    of_episodes += _record_checks(record, counted(record.start, table, order), next_number)
+    steps = _read_steps(report, data_path, segment, facts, origin) if lengths.min() > 0 else None
     if steps is not None:
         of_steps = list(_step_checks(report.schema, facts, steps, table))
         documents = (stats_document(stats, report.schema) for stats in (table_stats(steps), record.stats))
@@ -232,7 +234,9 @@ def _episode_checks(
     ids, numbers, lengths = facts["episode_id"], facts["episode_number"], facts["length"]
     first = int(ids[0]) if next_id is None else next_id
     chunk, file = segment.file
-    seeds, sources = np.array([source["root_seed"] for source in info["sources"]]), facts["source"]
+    roots, sources = np.array([source["root_seed"] for source in info["sources"]]), facts["source"]
+    root_seeds = roots[np.clip(sources, 0, len(roots) - 1)]
+    seeds = np.array(list(map(env_seed, root_seeds.tolist(), numbers.tolist())))
     falls = np.diff(numbers, prepend=numbers[0] - 1) <= 0
     return [
         (
@@ -249,31 +253,26 @@ def _episode_checks(
             "data_row_index is not that of its first step",
             facts["data_row_index"] != np.cumsum(lengths) - lengths,
         ),
-        ("root_seed is not its source's", facts["root_seed"] != seeds[np.clip(sources, 0, len(seeds) - 1)]),
-        ("its source is not one of the dataset's", (sources < 0) | (sources >= len(seeds))),
+        ("root_seed is not its source's", facts["root_seed"] != root_seeds),
+        # An environment that resets itself is not seeded: -1.
+        ("its seed is not that of its number", (facts["seed"] != seeds) & (facts["seed"] != -1)),
+        ("its source is not one of the dataset's", (sources < 0) | (sources >= len(roots))),
         ("it neither terminated nor was truncated", ~(facts["terminated"] | facts["truncated"])),
     ]
 
 
 def _record_checks(
-    record: SegmentRecord, held: Mapping[str, float], numbers: Array, next_number: int | None
+    record: SegmentRecord, expected: Mapping[str, Any], next_number: int | None
 ) -> list[Check]:
-    """Return the checks of a commit record against the `numbers` of its episodes, and their totals `held`."""
-    start, stop = record.start, record.stop
-    covers = (
-        numbers.min() >= start
-        and numbers.max() < stop
-        and record.skipped == missing_ranges(start, stop, numbers)
-    )
-    is_other = any(repr(getattr(record, name)) != repr(value) for name, value in held.items())
+    """Return the checks of a commit record against the `expected` fields, which follow from its episodes."""
+    start, last = record.start, record.stop - 1
+    others = {name for name, value in expected.items() if repr(getattr(record, name)) != repr(value)}
     begins = f"its footer covers episode numbers from {start} on, expected from {next_number} on"
+    covers = f"its episodes, and those skipped, are not the numbers {start} to {last} of its footer"
     return [
         (begins, next_number not in (None, start)),
-        (
-            f"its episodes, and those skipped, are not the numbers {start} to {stop - 1} of its footer",
-            not covers,
-        ),
-        ("the totals in its footer are not those of its episodes", is_other),
+        (covers, not others.isdisjoint(("stop", "skipped"))),
+        ("the totals in its footer are not those of its episodes", bool(others - {"stop", "skipped"})),
     ]
 
 

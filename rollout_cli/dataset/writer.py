@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from rollout_cli.dataset import metadata
-from rollout_cli.dataset.commits import Committed, Written, read_committed
+from rollout_cli.dataset.commits import Written
+from rollout_cli.dataset.committed import Committed, read_committed
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_dataset, remove_temporary
 from rollout_cli.dataset.inference import SchemaInference

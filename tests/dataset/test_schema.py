@@ -26,6 +26,7 @@ from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import tabulate
 from rollout_cli.episodes.spaces import space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError, StorageError, UnsupportedSpaceError
+from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.chunks import BOX_SPEC, episode, grouped
 from tests.helpers.writing import RICH_SPEC, rich_episodes, write_dataset
@@ -169,7 +170,7 @@ def test_the_rows_of_both_tables_are_those_of_the_episodes(tmp_path: Path) -> No
     assert following.tolist() == steps["next_observation"]
     rows = pq.read_table(tmp_path / "meta/episodes/chunk-00000/file-00000.parquet").to_pydict()
     assert ([0, 1, 2, 3, 4], [0, 1, 3, 4, 5]) == (rows["episode_id"], rows["episode_number"])
-    assert [1000, 1001, 1003, 1004, 1005] == rows["seed"]
+    assert [env_seed(0, number) for number in (0, 1, 3, 4, 5)] == rows["seed"]
     assert [0, 1, 3, 7, 8] == rows["data_row_index"]
     assert [e.last_observations[0][0].tolist() for e in episodes] == rows["last_observation"]
     assert np.allclose([e.rewards.sum() for e in episodes], rows["return"])
