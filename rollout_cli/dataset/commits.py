@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from rollout_cli.dataset.parquet import check_table, open_parquet, reading
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
 from rollout_cli.episodes.chunk import sum_of
-from rollout_cli.episodes.plain import plain_json
+from rollout_cli.episodes.plain import Fields, plain_json
 
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
 
@@ -65,7 +65,7 @@ class SegmentRecord:
             raise ValueError(f"its footer has no commit record: {error!r}") from error
 
 
-def counted(start: int, episodes: pa.Table, order: str) -> dict[str, Any]:
+def counted(start: int, episodes: pa.Table, order: str) -> Fields:
     """Return the fields of a record that follow from its first number and its rows of `meta/episodes`.
 
     `order` is the column that the record covers a range of.
@@ -108,7 +108,7 @@ class Written(NamedTuple):
     episodes_bytes: int
 
 
-def totals_of(segments: Sequence[Written], *names: str) -> dict[str, Any]:
+def totals_of(segments: Sequence[Written], *names: str) -> Fields:
     """Return the sums of fields of the records."""
     return {name: sum(getattr(segment.record, name) for segment in segments) for name in names}
 

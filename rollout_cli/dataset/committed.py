@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rollout_cli.dataset.commits import SegmentRecord, Written, read_tables, totals_of
 from rollout_cli.dataset.layout import SegmentId, check_origin, file_origin, fingerprint_of, segment_files
@@ -13,6 +12,7 @@ from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.store import has_rename
 from rollout_cli.dataset.verify import check_segment
+from rollout_cli.episodes.plain import Document
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.untrusted import shell_word
 
@@ -29,7 +29,7 @@ class CommittedPartition(NamedTuple):
 class Committed:
     """The committed part of a dataset, with its totals."""
 
-    info: Mapping[str, Any]
+    info: Document
     partitions: tuple[CommittedPartition, ...]
     segments: tuple[Written, ...]  # In order.
     # Files behind these, below the root, which the writer moves aside when it resumes.
@@ -46,7 +46,7 @@ class Committed:
         return self.episodes > 0 and self.info.get("info_columns") == "decided"
 
 
-def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
+def read_committed(root: Path, info: Document) -> Committed:
     """Return what is committed of the dataset in `root`, whose info.json is `info`; nothing is changed.
 
     `DatasetFormatError` says that a file before the last one is missing or damaged, or that the last one does

@@ -27,7 +27,7 @@ from rollout_cli.episodes.infos import (
     free_name,
     kind_type,
 )
-from rollout_cli.episodes.plain import plain_value
+from rollout_cli.episodes.plain import Fields, plain_value
 from rollout_cli.episodes.spaces import Leaf
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
 
@@ -232,7 +232,7 @@ def encode_infos(
     table = concatenate_tables(tables)
     kinds = {path: kind for name, (path, kind) in infos.items() if name.startswith(f"{prefix}.")}
     fitting: dict[InfoPath, list[tuple[Array, Array]]] = {path: [] for path in kinds}
-    remainder: dict[int, dict[str, Any]] = {}
+    remainder: dict[int, Fields] = {}
     # Tables list columns in the order in which they were first met, which depends on where chunks were cut.
     sources = sorted(table.columns, key=lambda source: (source.path, source.kind))
     fitted = [_fit(source, kinds.get(source.path)) for source in sources]

@@ -28,6 +28,7 @@ from rollout_cli.dataset.layout import (
 )
 from rollout_cli.dataset.parquet import DAMAGED_HINT, RowReader, check_table, open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumn, SpaceSchema, space_columns
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
 from rollout_cli.errors import DatasetFormatError
 
@@ -68,7 +69,7 @@ class EpisodeTable:
     def __init__(
         self,
         root: Path,
-        info: Mapping[str, Any],
+        info: Document,
         table: pa.Table,
         files: Mapping[FileId, int],
         reader: RowReader,
@@ -80,7 +81,7 @@ class EpisodeTable:
         # `to_numpy` of pyarrow would import pandas, which takes longer than the rest.
         self.columns = {field.name: decode(table[field.name]) for field in EPISODE_FIELDS}
         # What a view of memory gives are Python's own numbers, as fast as numpy gives its own.
-        self.facts: dict[str, Any] = {name: column.data for name, column in self.columns.items()}
+        self.facts: Fields = {name: column.data for name, column in self.columns.items()}
         self.lengths: Sequence[int] = self.facts["length"]
         self.terminated: Sequence[bool] = self.facts["terminated"]
         self.truncated: Sequence[bool] = self.facts["truncated"]
@@ -202,7 +203,7 @@ def runs(ends: Array) -> list[tuple[int, int]]:
     return list(pairwise([0, *(np.flatnonzero(ends) + 1).tolist(), len(ends) + 1]))
 
 
-def read_episode_table(root: Path, info: Mapping[str, Any], files: Mapping[FileId, Path]) -> EpisodeTable:
+def read_episode_table(root: Path, info: Document, files: Mapping[FileId, Path]) -> EpisodeTable:
     """Read the episodes of the dataset in `root` as far as these episodes files go.
 
     Raises:

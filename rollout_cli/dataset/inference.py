@@ -24,6 +24,7 @@ from rollout_cli.dataset.convert import Array, fits
 from rollout_cli.dataset.schema import InfoColumns
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoPath, kind_type
+from rollout_cli.episodes.plain import Document
 
 INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns are decided.
 FINGERPRINT_STEPS = 1_000  # Of the first episode: so that the frames of a long one cost little.
@@ -41,7 +42,7 @@ class FirstEpisode:
         rows = min(int(chunk.lengths[0]), FINGERPRINT_STEPS)
         self._hashes = self._hashes or [hashlib.blake2b(_bytes(values[:rows])) for values in columns]
 
-    def fingerprint(self, source: Mapping[str, Any]) -> str:
+    def fingerprint(self, source: Document) -> str:
         """Return the fingerprint of the run that `source` (of info.json) describes, 32 hexadecimal digits.
 
         It depends on this episode, the root seed and the environment's keyword arguments alone: not on
@@ -115,7 +116,7 @@ class SchemaInference:
         self.decided = self._steps >= self._min_steps
         self._next_number = int(chunk.numbers[-1]) + 1
 
-    def result(self, source: Mapping[str, Any]) -> tuple[InfoColumns, str]:
+    def result(self, source: Document) -> tuple[InfoColumns, str]:
         """Return the columns, and the fingerprint of the run that `source` (of info.json) describes.
 
         They are those of all held chunks where too few steps came to decide them.

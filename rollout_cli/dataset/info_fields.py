@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import NoneType
 from typing import Any
+
+from rollout_cli.episodes.plain import Document
 
 _FIELDS = """
 status info_columns                       : string
@@ -96,7 +98,7 @@ _NAMES = {
 }
 
 
-def wrong_field(info: Mapping[str, Any]) -> str | None:
+def wrong_field(info: Document) -> str | None:
     """Return what is wrong in a document, such as `its steps is 'x', expected int`; None where nothing is."""
     for line in _FIELDS.split("\n")[1:-1]:
         paths, _, types = line.partition(":")

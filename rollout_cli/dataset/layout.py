@@ -15,6 +15,7 @@ from typing import Any
 from rollout_cli.dataset.card import PLOT
 from rollout_cli.dataset.info_fields import depth_of, wrong_field
 from rollout_cli.dataset.store import accessing, has_rename
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.remote import RemotePath
 
@@ -137,7 +138,7 @@ def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
     return segments
 
 
-def read_info(root: Path) -> dict[str, Any]:
+def read_info(root: Path) -> Fields:
     """Return the info.json of the dataset in `root`.
 
     Raises:
@@ -189,28 +190,28 @@ def parsed_json(path: Path, content: bytes, hint: str) -> Any:
     return document
 
 
-def order_column(info: Mapping[str, Any]) -> str:
+def order_column(info: Document) -> str:
     """Return the column of `meta/episodes` that rises with no gaps but recorded ones: numbers or ids."""
     return "episode_id" if info["derived"] else "episode_number"
 
 
-def started_at(info: Mapping[str, Any]) -> str:
+def started_at(info: Document) -> str:
     """Return when a dataset began, which no other one in its folder has; a resume goes on with it."""
     return str(info["times"]["started"])
 
 
-def described(document: Mapping[str, Any]) -> str:
+def described(document: Document) -> str:
     """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
     status, reason = str(document.get("status", "not recorded")), document.get("reason")
     return f"{status} ({reason})" if reason else status
 
 
-def acceptance_text(document: Mapping[str, Any]) -> str:
+def acceptance_text(document: Document) -> str:
     """Return how many episodes `--keep` has kept, as info.json has it: `12 of 10,000 episodes (0.12 %)`."""
     return f"{document['kept']:,} of {document['run']:,} episodes ({100 * document['rate']:.3g} %)"
 
 
-def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:
+def collected_source(info: Document) -> Fields:
     """Return the record of the run that collected a dataset; raise `UsageError` for a derived dataset."""
     if info["derived"]:
         raise UsageError(
@@ -220,7 +221,7 @@ def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:
     return dict(info["sources"][0])
 
 
-def fingerprint_of(info: Mapping[str, Any]) -> str | None:
+def fingerprint_of(info: Document) -> str | None:
     """Return the fingerprint that the files of a dataset name; None where there are none yet.
 
     It is that of the run, or of a derived dataset a hash of its sources' and of how it was made of them.

@@ -23,6 +23,7 @@ from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns
 from rollout_cli.episodes.infos import INFO_GROUPS
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import UsageError, UserCodeError
 from rollout_cli.loading import Source, did_you_mean, is_module_attribute, name_of, reporting
 from rollout_cli.progress import Progress
@@ -180,7 +181,7 @@ def convert_dataset(
         "next_observation": next_observation,
         "drop_info": list(drop_info) or None,
     }
-    options: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    options: Fields = {name: value for name, value in asked.items() if value is not None}
     limits = SizeLimits(**{name: options.get(name, size) for name, size in dataset.info["limits"].items()})
     for pattern in unmatched_patterns(drop_info, [*dataset.rows.table.schema.infos]):
         if unmatched_patterns([pattern], _infos_without_column(dataset.rows)):

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from rollout_cli.dataset.layout import Origin, check_origin, info_path, read_info, started_at
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.dataset.store import FileStore
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import DatasetFormatError, StorageError
 from rollout_cli.remote import RemotePath
 from rollout_cli.untrusted import check_size
@@ -72,7 +73,7 @@ def parquet_file(files: FileStore, path: Path, schema: pa.Schema) -> Iterator[pq
     files.sync(path)
 
 
-def _options(schema: pa.Schema) -> dict[str, Any]:
+def _options(schema: pa.Schema) -> Fields:
     # By its default of 1,024 rows a page of images would have a hundred megabytes and end where a chunk does.
     # Row by row, pages depend on the rows alone, however they came in chunks.
     widest_row = max(map(_row_bytes, schema.types))

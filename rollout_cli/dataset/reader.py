@@ -19,6 +19,7 @@ from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
+from rollout_cli.episodes.plain import Document
 from rollout_cli.episodes.spaces import Array, map_tree
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import folder_of
@@ -127,7 +128,7 @@ class Dataset:
         return self.rows.root
 
     @property
-    def info(self) -> Mapping[str, Any]:
+    def info(self) -> Document:
         """The dataset's info.json."""
         return self.rows.info
 
@@ -262,7 +263,7 @@ class Episode:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
 
     @property
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Document:
         """The episode's row of `meta/episodes`, by column name."""
         return MappingProxyType({name: values[self._at] for name, values in self._table.facts.items()})
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.folder import FolderLock
@@ -19,6 +18,7 @@ from rollout_cli.dataset.layout import aside_path, info_path, read_info, stats_p
 from rollout_cli.dataset.metadata import count_segments, utc_now, write_contents
 from rollout_cli.dataset.store import FileStore, file_store
 from rollout_cli.dataset.verify import VerifyReport, verify_dataset
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.remote import folder_of
 
 
@@ -39,7 +39,7 @@ class RepairReport:
     aside: Path | None
     moved: tuple[str, ...]
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Fields:
         """Return the report as JSON."""
         aside = None if self.aside is None else str(self.aside)
         return asdict(self) | {"path": str(self.path), "aside": aside, "moved": list(self.moved)}

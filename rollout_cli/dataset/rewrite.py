@@ -6,7 +6,7 @@ What is written is committed like a run. A dataset that is made of others names 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -26,6 +26,7 @@ from rollout_cli.dataset.schema import InfoColumns
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns, without_infos
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.errors import UsageError
 from rollout_cli.progress import Progress
 from rollout_cli.remote import folder_of
@@ -105,7 +106,7 @@ def derivation(
     output: Path | str,
     *,
     operation: str,
-    options: Mapping[str, Any],
+    options: Document,
     next_observation: bool | None = None,
     limits: SizeLimits | None = None,
     drop_info: Sequence[str] = (),
@@ -135,7 +136,7 @@ def derivation(
     first, path = inputs[0].info, folder_of(output).resolve()
     _check_inputs(inputs, path)
     _refuse_repeated(inputs)
-    sources: list[Mapping[str, Any]] = []
+    sources: list[Document] = []
     places = [_places_of(dataset, sources) for dataset in inputs]
     made = {
         "operation": operation,
@@ -187,7 +188,7 @@ def _hash_of(inputs: Sequence[Dataset], changed: bytes) -> str:
     return read.hexdigest()
 
 
-def _steps_before(inputs: Sequence[Dataset]) -> list[dict[str, Any]]:
+def _steps_before(inputs: Sequence[Dataset]) -> list[Fields]:
     """Return how the inputs were made, without the hashes, each step once."""
     steps = [
         {name: value for name, value in step.items() if name != "episodes"}
@@ -197,7 +198,7 @@ def _steps_before(inputs: Sequence[Dataset]) -> list[dict[str, Any]]:
     return [step for at, step in enumerate(steps) if step not in steps[:at]]
 
 
-def _places_of(dataset: Dataset, records: list[Mapping[str, Any]]) -> Array:
+def _places_of(dataset: Dataset, records: list[Document]) -> Array:
     """Return the place of each of a dataset's sources among the `records`, which get those that they lack."""
     places = np.full(len(dataset.info["sources"]), -1)
     for at in np.unique(dataset.rows.column("source")).tolist():  # A selection may have none of some run.
@@ -210,7 +211,7 @@ def _places_of(dataset: Dataset, records: list[Mapping[str, Any]]) -> Array:
     return places
 
 
-def _is_shared(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _is_shared(first: Document, other: Document) -> bool:
     """Return whether the episodes of two records may have one: of one run, with its code, files and options.
 
     Its fingerprint does not tell: a change may not show in the first episode.
@@ -222,12 +223,12 @@ def _is_shared(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return not (pins.changes(*files)[0] or pins.changes(*files[::-1])[0])
 
 
-def _made_by(source: Mapping[str, Any]) -> list[Any]:
+def _made_by(source: Document) -> list[Any]:
     options = {**source.get("collector", {}), **dict.fromkeys(_OF_PART)}
     return [options, *((source.get(name) or {}).get("sha256") for name in _HASHED)]
 
 
-def _one_record(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _one_record(first: Document, other: Document) -> Fields:
     """Return the record of a run of which two datasets have parts: the weaker verdict, what each lists."""
     joined = dict(first)
     if files := pins.joined(first.get("files", []), other.get("files", [])):

@@ -21,6 +21,7 @@ from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.expression import Expression, of_one_kind
 from rollout_cli.episodes.infos import INFO_GROUPS, STRING, all_masked, kind_type
+from rollout_cli.episodes.plain import Document
 from rollout_cli.errors import DatasetFormatError, StorageError
 
 
@@ -234,7 +235,7 @@ class Rows:
         return pa.concat_tables(tables)
 
 
-def rows_of(root: Path, info: Mapping[str, Any], files: Mapping[FileId, Path]) -> Rows:
+def rows_of(root: Path, info: Document, files: Mapping[FileId, Path]) -> Rows:
     """Return the rows of the dataset in `root` as far as these episodes files go.
 
     Raises:

@@ -15,6 +15,7 @@ from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, j
 from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoPath, free_name
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Leaf, empty_column, space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 
@@ -77,7 +78,7 @@ class SpaceColumn:
             return object_array([each.reshape(-1, *element.shape).astype(element.dtype) for each in values])
         return values.reshape(-1, *self.leaf.shape).astype(self.leaf.dtype, copy=False)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Fields:
         """Return the column's entry in the `features` of info.json."""
         leaf = self.leaf
         return {
@@ -130,7 +131,7 @@ class SpaceSchema:
     def columns(self) -> tuple[SpaceColumn, ...]:
         return (*self.observation, *self.action, *self.next_observation, *self.last_observation)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Fields:
         """Return the spaces as JSON."""
         return {
             "observation": space_to_json(self.env_spec.observation_space),
@@ -138,13 +139,13 @@ class SpaceSchema:
         }
 
 
-def info_columns_of(features: Mapping[str, Any]) -> InfoColumns:
+def info_columns_of(features: Document) -> InfoColumns:
     """Return the info columns that the `features` of an info.json describe."""
     infos = {name: feature for name, feature in features.items() if feature["kind"] == "info"}
     return {name: (tuple(map(str, feature["path"])), feature["dtype"]) for name, feature in infos.items()}
 
 
-def env_record(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def env_record(info: Document) -> Document:
     """Return the record of the environment that all sources of a dataset share; empty if they differ."""
     first, *others = (source.get("env") or {} for source in info["sources"])
     return first if all(env == first for env in others) else {}
@@ -192,7 +193,7 @@ class DatasetSchema:
     episode_bytes: int
 
     @classmethod
-    def of(cls, spaces: SpaceSchema, infos: InfoColumns, env: Mapping[str, Any]) -> DatasetSchema:
+    def of(cls, spaces: SpaceSchema, infos: InfoColumns, env: Document) -> DatasetSchema:
         """Join the columns of spaces and infos; the record `env` goes into every file's footer."""
         data = [
             *_STEP_START,
@@ -214,7 +215,7 @@ class DatasetSchema:
         )
 
     @classmethod
-    def from_info(cls, info: Mapping[str, Any]) -> DatasetSchema:
+    def from_info(cls, info: Document) -> DatasetSchema:
         """Return the schema that an info.json describes; `DatasetFormatError` where it describes none."""
         try:
             observation, action = (
@@ -235,7 +236,7 @@ class DatasetSchema:
                 f"info.json does not describe columns: {error!r}", hint=LOST_INFO
             ) from error
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Fields:
         """Return `features`, by column name: kind, dtype, shape and true path."""
         fields = (*self.data, *self.episodes)
         facts = {field.name: {"kind": "fact", "dtype": str(field.type)} for field in fields}
@@ -247,7 +248,7 @@ class DatasetSchema:
         return {**facts, **spaces, **infos}
 
 
-def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Mapping[str, Any]) -> pa.Schema:
+def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Document) -> pa.Schema:
     metadata = {
         "rollout.format_version": str(FORMAT_VERSION),
         "rollout.spaces": json.dumps(spaces.describe()),
@@ -268,7 +269,7 @@ def hf_metadata(columns: Iterable[pa.Field]) -> dict[str, str]:
 _HF_NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
-def _hf_feature(kind: pa.DataType) -> dict[str, Any]:
+def _hf_feature(kind: pa.DataType) -> Fields:
     """Return a column's type as the `datasets` library names it; structs are those of its images."""
     if pa.types.is_struct(kind):
         return {"_type": "Image"}

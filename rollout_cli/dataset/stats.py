@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.schema import DatasetSchema
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Leaf
 
 SAMPLE = 100
@@ -76,12 +77,12 @@ def _block_stats(rows: Array) -> ColumnStats:
         return np.stack([count, low, high, mean, np.einsum("ij,ij->i", numbers, numbers)])
 
 
-def stats_to_json(stats: TableStats) -> dict[str, Any]:
+def stats_to_json(stats: TableStats) -> Fields:
     """Return the statistics as a document, exactly."""
     return {column: _named(_FIELDS, fields) for column, fields in stats.items()}
 
 
-def stats_from_json(document: Mapping[str, Any]) -> TableStats:
+def stats_from_json(document: Document) -> TableStats:
     """Return the statistics that `stats_to_json` described."""
     return {
         column: np.array([fields[name] for name in _FIELDS], np.float64)
@@ -89,7 +90,7 @@ def stats_from_json(document: Mapping[str, Any]) -> TableStats:
     }
 
 
-def _named(names: Sequence[str], fields: Iterable[Array]) -> dict[str, Any]:
+def _named(names: Sequence[str], fields: Iterable[Array]) -> Fields:
     """Return fields of a column's statistics by name; the first one is its count."""
     count, *others = (np.asarray(values) for values in fields)
     return dict(
@@ -136,7 +137,7 @@ def merge_stats(parts: Sequence[TableStats]) -> TableStats:
     return {name: merged([part[name] for part in parts if name in part]) for name in names}
 
 
-def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
+def stats_document(stats: TableStats, schema: DatasetSchema) -> Fields:
     """Return stats.json: min, max, mean, std (of the population) and count; nan where nothing was counted."""
     document = {}
     for column in (name for name in stats if name in schema.data.names):

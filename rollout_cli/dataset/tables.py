@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ from rollout_cli.episodes.batch import (
     following,
 )
 from rollout_cli.episodes.chunk import Chunk, episode_returns
+from rollout_cli.episodes.plain import Document
 
 NumberedChunk = tuple[Chunk, Array]
 """Episodes, and their labels: id and source of each, int64 (N, 2)."""
@@ -149,7 +149,7 @@ def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> 
     )
 
 
-def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Mapping[str, Any]) -> EpisodeBatch:
+def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Document) -> EpisodeBatch:
     """Return whole episodes as a dataset with these spaces and `features` gives them, to compare both."""
     schema = DatasetSchema.of(SpaceSchema.of(env_spec), info_columns_of(features), {})
     numbered = [(chunk, np.zeros((chunk.n_episodes, 2), np.int64))]

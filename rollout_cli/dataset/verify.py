@@ -39,6 +39,7 @@ from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.episodes.batch import at_ends, derive_step_types, following
 from rollout_cli.episodes.chunk import episode_returns
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
 from rollout_cli.seeding.seeds import env_seed
@@ -61,7 +62,7 @@ class Fault(NamedTuple):
     episodes: tuple[int, ...]
     segment: SegmentId | None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Fields:
         return {
             "file": self.file,
             "problem": self.problem,
@@ -87,7 +88,7 @@ class VerifyReport:
     """
 
     path: Path
-    info: Mapping[str, Any]
+    info: Document
     schema: DatasetSchema
     quick: bool
     read: Collection[Path] | None
@@ -99,7 +100,7 @@ class VerifyReport:
     unexpected: list[Path] = field(default_factory=list)
     identities: dict[SegmentId, Array] = field(default_factory=dict)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Fields:
         """Return the report as JSON."""
         return {
             "path": str(self.path),
@@ -150,7 +151,7 @@ def verify_dataset(
     return report
 
 
-def check_segment(root: Path, info: Mapping[str, Any], schema: DatasetSchema, written: Written) -> None:
+def check_segment(root: Path, info: Document, schema: DatasetSchema, written: Written) -> None:
     """Raise `DatasetFormatError` unless both files of a segment hold what they state."""
     report = VerifyReport(root, info, schema, quick=False, read=None, data_files={}, episodes_files={})
     _check_segment(report, written.segment, None, written.record.start)
@@ -227,9 +228,7 @@ def _check_segment(
     return int(ids[-1]) + 1, record.stop
 
 
-def _episode_checks(
-    info: Mapping[str, Any], segment: SegmentId, facts: Facts, next_id: int | None
-) -> list[Check]:
+def _episode_checks(info: Document, segment: SegmentId, facts: Facts, next_id: int | None) -> list[Check]:
     """Return the checks of an episodes file by itself."""
     ids, numbers, lengths = facts["episode_id"], facts["episode_number"], facts["length"]
     first = int(ids[0]) if next_id is None else next_id
@@ -261,9 +260,7 @@ def _episode_checks(
     ]
 
 
-def _record_checks(
-    record: SegmentRecord, expected: Mapping[str, Any], next_number: int | None
-) -> list[Check]:
+def _record_checks(record: SegmentRecord, expected: Document, next_number: int | None) -> list[Check]:
     """Return the checks of a commit record against the `expected` fields, which follow from its episodes."""
     start, last = record.start, record.stop - 1
     others = {name for name, value in expected.items() if repr(getattr(record, name)) != repr(value)}
@@ -387,7 +384,7 @@ def _check_metadata(report: VerifyReport) -> None:
         return
     if skipped := skipped_text(report.info):
         report.notes.append(f"{skipped} were skipped")
-    totals: dict[str, Any] = {}
+    totals: Fields = {}
     count_segments(totals, report.segments)
     for name in TOTALS:
         stated, held = report.info[name], totals[name]
@@ -425,7 +422,7 @@ def _check_names(report: VerifyReport) -> None:
         report.notes.append("README.md, the dataset's card, is missing")
 
 
-def _same_stats(expected: Mapping[str, Any], stated: Any) -> bool:
+def _same_stats(expected: Document, stated: Any) -> bool:
     """Return whether statistics are the same, but for the order in which another machine may add numbers."""
     try:
         stated = json.loads(stated) if isinstance(stated, bytes) else stated

@@ -23,6 +23,7 @@ from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, 
 from rollout_cli.dataset.segments import SegmentSettings, write_segment
 from rollout_cli.dataset.store import has_rename, tidy_up
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import (
     DatasetFormatError,
     InternalError,
@@ -75,7 +76,7 @@ class DatasetWriter:
         self._published: DatasetBuild | None = None  # The one whose files are in the folder itself.
         self.has_episodes = False  # Whether any whole episode came, or was there.
         self.on_failure: Callable[[], None] = lambda: None  # The timer calls it when a commit has failed.
-        self.facts: Callable[[], dict[str, Any]] = dict  # What info.json records of the run at its end.
+        self.facts: Callable[[], Fields] = dict  # What info.json records of the run at its end.
         # The timer and the caller share the state: whoever changes it has the lock.
         self._changing = threading.Lock()
         self._has_new = False  # Whether whole episodes came since the last flush.
@@ -190,7 +191,7 @@ class DatasetWriter:
             build.end(status, **self.facts(), **facts)
             return metadata.summary_of(self._folder.path, build.info)
 
-    def _end_old(self, status: Status) -> dict[str, Any]:
+    def _end_old(self, status: Status) -> Fields:
         info = read_info(root := self._folder.path)
         if info["status"] == "complete":  # It still is what was asked for then.
             return info

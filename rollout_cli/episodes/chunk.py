@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoTable, concatenate_tables
-from rollout_cli.episodes.plain import plain_bytes
+from rollout_cli.episodes.plain import Fields, plain_bytes
 from rollout_cli.episodes.spaces import Array
 
 MESSAGE_BYTES = 16 << 20
@@ -223,7 +223,7 @@ def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
     it too. It means the infos of steps, policies and resets alike, unless it begins with the name of one:
     `env_info.episode.t`.
     """
-    kept: dict[str, Any] = {
+    kept: Fields = {
         f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in INFO_GROUPS
     }
     return replace(chunk, **kept)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import getitem, itemgetter
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rollout_cli.episodes.plain import plain_value
+from rollout_cli.episodes.plain import Document, Fields, plain_value
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 from rollout_cli.untrusted import check_size
 
@@ -234,9 +234,9 @@ def count_rows(tree: Any) -> int:
 # A space as JSON, and back.
 
 
-def space_to_json(space: Space) -> dict[str, Any]:
+def space_to_json(space: Space) -> Fields:
     """Describe `space` as JSON, without seeds; `UnsupportedSpaceError` if it has no fixed set of columns."""
-    out: dict[str, Any]
+    out: Fields
     match space:
         case spaces.Dict():
             # Pairs, because keys keep their order and may be integers.
@@ -303,7 +303,7 @@ def _bound(bound: Array) -> Any:
     return plain_value(bound.flat[0] if is_one else bound)
 
 
-def space_from_json(document: Mapping[str, Any]) -> Space:
+def space_from_json(document: Document) -> Space:
     """Build the space that `space_to_json` described; `DatasetFormatError` for any other description."""
     try:
         # A Box has some arrays of this size, and its constructor more.
@@ -324,7 +324,7 @@ def _n_elements(document: Any) -> int:
     return sum(map(_n_elements, document)) if isinstance(document, list) else 0
 
 
-def _build(document: Mapping[str, Any]) -> Space:
+def _build(document: Document) -> Space:
     space: Space
     kind: Any = np.dtype(document.get("dtype")).type
     match document["type"]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ from rollout_cli.dataset.convert import encode_tensor, text_array
 from rollout_cli.dataset.schema import SpaceColumn, space_columns
 from rollout_cli.dataset.stats import ColumnStats, column_stats, merged
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, at_ends
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.episodes.spaces import Leaf, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.format import ALL, Array, Export, Format, check_keys
@@ -120,7 +120,7 @@ class _Column:
             values, "image" if is_image(leaf) else "string" if leaf.kind == "text" else values.dtype.name
         )
 
-    def feature(self) -> dict[str, Any]:
+    def feature(self) -> Fields:
         shape = list(self.values.shape[1:])
         if self.kind == "image":
             return {
@@ -174,7 +174,7 @@ def _columns(
         yield name, _Column(values, values.dtype.name)
 
 
-def _described(column: _Column, values: ColumnStats, steps: int) -> dict[str, Any]:
+def _described(column: _Column, values: ColumnStats, steps: int) -> Fields:
     """Return the statistics of a column as LeRobot has them: those of images are (channels, 1, 1)."""
     count, low, high, mean, m2 = values
     shape = (-1, 1, 1) if column.kind == "image" else column.values.shape[1:] or (1,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.reader import Episode
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, derive_step_types
+from rollout_cli.episodes.plain import Document
 from rollout_cli.episodes.spaces import Array, Leaf, Space, SpaceRows, map_tree, space_leaves, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 
@@ -26,7 +27,7 @@ class EpisodeSource(Protocol):
     @property
     def env_spec(self) -> EnvSpec: ...
     @property
-    def info(self) -> Mapping[str, Any]: ...
+    def info(self) -> Document: ...
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[EpisodeLike]: ...
 
