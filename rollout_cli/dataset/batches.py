@@ -99,7 +99,7 @@ class Transitions(FlatDataset):
     episode's last observation.
     """
 
-    def __init__(self, rows: Rows, columns: Sequence[str] | None = None, infos: Sequence[str] = ()) -> None:
+    def __init__(self, rows: Rows, columns: Sequence[str] | None, infos: Sequence[str]) -> None:
         """Read the columns.
 
         Raises:
@@ -111,7 +111,7 @@ class Transitions(FlatDataset):
         self._names = [*chosen_columns(columns, COLUMNS), *infos]
         read = [name for name in FIELDS if name in {name.removeprefix("next_") for name in self._names}]
         lengths = rows.column("length")
-        self._n_rows, ends = int(lengths.sum()), np.cumsum(lengths) - 1
+        self._n_rows, ends = rows.n_steps, np.cumsum(lengths) - 1
         flat = flat_columns(rows, read, blank_rows=len(rows))
         steps = slice(self._n_rows)
         self._columns = {name: map_tree(itemgetter(steps), tree) for name, tree in flat.items()}
@@ -150,7 +150,8 @@ def stream_batches(
         blocks = [blocks[at] for at in rng.permutation(len(blocks))]
     left: list[Batch] = []  # Fewer steps than a batch has.
     n_left = 0
-    for buffer in grouped(blocks, _nominal_bytes, BUFFER_BYTES):
+    step_bytes = rows.table.schema.step_bytes
+    for buffer in grouped(blocks, lambda block: block.n_steps * step_bytes, BUFFER_BYTES):
         buffered = Rows(rows.table, np.concatenate([block.ids for block in buffer]))
         steps = Transitions(buffered, columns, infos)
         order = np.arange(len(steps)) if rng is None else rng.permutation(len(steps))
@@ -162,10 +163,6 @@ def stream_batches(
                 left, n_left = [], 0
     if left:
         yield _joined(left)
-
-
-def _nominal_bytes(rows: Rows) -> int:
-    return int(rows.column("length").sum()) * rows.table.schema.step_bytes
 
 
 def grouped(items: Iterable[Item], size: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
@@ -199,10 +196,10 @@ class Windows(FlatDataset):
         rows: Rows,
         length: int,
         *,
-        stride: int = 1,
-        pad: Padding = "after",
-        returns_to_go: bool = False,
-        columns: Sequence[str] | None = None,
+        stride: int,
+        pad: Padding,
+        returns_to_go: bool,
+        columns: Sequence[str] | None,
     ) -> None:
         """Read the columns.
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.layout import SegmentId
-from rollout_cli.dataset.parquet import check_table, open_parquet, reading
+from rollout_cli.dataset.parquet import check_table, open_parquet
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
 from rollout_cli.episodes.chunk import sum_of
@@ -119,7 +119,7 @@ def read_tables(
     """Return both tables of a segment, without rows that belong to no committed episode."""
     tables = []
     for path, kind in zip(segment.paths(root), (schema.data, schema.episodes), strict=True):
-        with reading(path), open_parquet(path) as file:
+        with open_parquet(path) as file:
             check_table(path, file, [*map(str, kind)])
             tables.append(file.read())
     return tables[0].slice(0, record.steps), tables[1]

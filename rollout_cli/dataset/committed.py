@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rollout_cli.dataset.commits import SegmentRecord, Written, read_tables, totals_of
 from rollout_cli.dataset.layout import SegmentId, check_origin, file_origin, fingerprint_of, segment_files
-from rollout_cli.dataset.parquet import open_parquet, reading
+from rollout_cli.dataset.parquet import open_parquet
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.store import has_rename
 from rollout_cli.dataset.verify import check_segment
@@ -114,7 +114,7 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
     agree.
     """
     data, episodes = segment.paths(root)
-    with reading(episodes), open_parquet(episodes) as file:
+    with open_parquet(episodes) as file:
         footer, rows = file.metadata.metadata or {}, file.metadata.num_rows
     try:
         record = SegmentRecord.from_footer(footer)
@@ -128,7 +128,7 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
     first_number = dict(record.skipped).get(record.start, record.start)
     origin = file_origin(run, segment.partition, first_number)
     check_origin(episodes, footer, origin)
-    with reading(data), open_parquet(data) as file:
+    with open_parquet(data) as file:
         rows = file.metadata.num_rows
         check_origin(data, file.metadata.metadata, origin)
     if rows < record.steps:

@@ -8,7 +8,7 @@ a run's start.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import compress
 from typing import Any
@@ -21,6 +21,7 @@ from rollout_cli.episodes.infos import (
     JSON,
     STRING,
     InfoColumn,
+    InfoColumns,
     InfoPath,
     InfoTable,
     concatenate_tables,
@@ -204,9 +205,7 @@ def decode(chunks: pa.ChunkedArray) -> Array:
             size = values.type.list_size
             values = values.values.slice(values.offset * size, len(values) * size)
         else:
-            offsets = np.frombuffer(values.buffers()[1], np.int32, values.offset + len(values) + 1)[
-                values.offset :
-            ]
+            offsets = _numbers(values.offsets)
             first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
             size = count // max(1, len(values) - values.null_count)
             values = values.values.slice(first, count)
@@ -221,7 +220,7 @@ def decode(chunks: pa.ChunkedArray) -> Array:
 
 
 def encode_infos(
-    prefix: str, infos: Mapping[str, tuple[InfoPath, str]], tables: Sequence[InfoTable]
+    prefix: str, infos: InfoColumns, tables: Sequence[InfoTable]
 ) -> tuple[list[pa.Array], dict[str, int]]:
     """Return a group's info columns, then its JSON remainder; and by column how many values are in neither.
 
@@ -252,19 +251,17 @@ def encode_infos(
             values[free_name(key, {*values, key} if row in rivals else values)] = plain_value(value)
     arrays = [_info_array(kinds[path], pairs, table.n_rows) for path, pairs in fitting.items()]
     texts = {row: json.dumps(values, sort_keys=True, allow_nan=False) for row, values in remainder.items()}
-    extra = text_array([texts.get(row) for row in range(table.n_rows)]) if texts else None
-    arrays.append(pa.nulls(table.n_rows, pa.string()) if extra is None else extra)
+    rows = range(table.n_rows)
+    arrays.append(text_array(list(map(texts.get, rows))) if texts else pa.nulls(len(rows), pa.string()))
     return arrays, {f"{prefix}.{key}": dropped for key, dropped in table.dropped.items()}
 
 
 def _fit(source: InfoColumn, kind: str | None) -> Array:
     """Return which values of `source` the column of `kind` takes, bool (n,)."""
-    if kind is None or JSON in (kind, source.kind) or STRING in (kind, source.kind):
-        return np.full(len(source.values), kind == source.kind == STRING)
+    if kind in (None, STRING):
+        return np.full(len(source.values), kind == source.kind)
     dtype, shape = kind_type(kind)
-    return (
-        fits(source.values, dtype) if source.values.shape[1:] == shape else np.zeros(len(source.values), bool)
-    )
+    return fits(source.values, dtype) & (source.values.shape[1:] == shape)
 
 
 def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.Array:
@@ -305,7 +302,7 @@ def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:
     return dict(sorted(decode_info_table(prefix, table, {}).to_arrays().items()))
 
 
-def decode_info_table(prefix: str, table: pa.Table, infos: Mapping[str, tuple[InfoPath, str]]) -> InfoTable:
+def decode_info_table(prefix: str, table: pa.Table, infos: InfoColumns) -> InfoTable:
     """Return the infos of a group; path and kind are those in `infos`, or the dotted key and its dtype."""
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -26,7 +27,7 @@ from rollout_cli.dataset.layout import (
     order_column,
     started_at,
 )
-from rollout_cli.dataset.parquet import DAMAGED_HINT, RowReader, check_table, open_parquet, reading
+from rollout_cli.dataset.parquet import DAMAGED_HINT, RowReader, check_table, open_parquet
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumn, SpaceSchema, space_columns
 from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
@@ -40,16 +41,18 @@ _REWARD = space_columns(_REWARD_SPACE, "reward")
 
 _UNKNOWN = -1
 
+_PLACES = ("length", "source", "data_chunk_index", "data_file_index", "data_row_index")
 
+
+@dataclass(slots=True, eq=False)
 class _FieldGroup:
     """A row group, and those of its fields that were read: trees of arrays that nobody changes."""
 
-    __slots__ = ("at", "fields", "nbytes", "path", "rows")
-
-    def __init__(self, path: Path, at: int, rows: int) -> None:
-        self.path, self.at, self.rows = path, at, rows
-        self.fields: dict[str, Tree] = {}
-        self.nbytes = 0
+    path: Path
+    at: int
+    rows: int
+    nbytes: int = 0
+    fields: dict[str, Tree] = field(default_factory=dict)
 
 
 class EpisodeTable:
@@ -128,10 +131,7 @@ class EpisodeTable:
         number = self._groups[folder][episode]
         if number == _UNKNOWN:
             number = self._find_groups(folder, episode)
-        group = self.reader.find(number) or self.reader.kept(number, self._new_group)
-        tree = group.fields.get(name)
-        if tree is None:
-            tree = self._read_field(group, name)
+        group, tree = self._group_field(number, name)
         start = self._starts[folder][episode]
         stop = start + length
         if stop <= group.rows and isinstance(tree, np.ndarray):
@@ -139,29 +139,31 @@ class EpisodeTable:
         parts = [map_tree(itemgetter(slice(start, stop)), tree)]
         while stop > group.rows:
             stop, number = stop - group.rows, number + 1
-            group = self.reader.kept(number, self._new_group)
-            tree = group.fields.get(name)
-            parts.append(
-                map_tree(itemgetter(slice(stop)), self._read_field(group, name) if tree is None else tree)
-            )
+            group, tree = self._group_field(number, name)
+            parts.append(map_tree(itemgetter(slice(stop)), tree))
         return map_tree(lambda *leaves: np.concatenate(leaves), *parts)
+
+    def _group_field(self, number: int, name: str) -> tuple[_FieldGroup, Tree]:
+        """Return a row group and one of its fields."""
+        group = self.reader.find(number) or self.reader.kept(number, self._new_group)
+        if name not in group.fields:
+            spaces = self.schema.spaces
+            table = self.reader.decoded(group.path, group.at, field_columns(spaces, name))
+            leaves = [column.decode(table) for column in field_leaves(spaces, name)]
+            group.fields[name] = field_tree(spaces, name, leaves)
+            group.nbytes += table.nbytes
+            self.reader.trim()
+        return group, group.fields[name]
 
     def _new_group(self, number: int) -> _FieldGroup:
         return _FieldGroup(*self._field_groups[number])
-
-    def _read_field(self, group: _FieldGroup, name: str) -> Tree:
-        table = self.reader.decoded(group.path, group.at, field_columns(self.schema.spaces, name))
-        group.fields[name] = tree = decode_field(self.schema.spaces, name, table)
-        group.nbytes += table.nbytes
-        self.reader.trim()
-        return tree
 
     def _find_groups(self, folder: str, episode: int) -> int:
         """Find where all episodes of a file begin; return the row group of one."""
         file = int(np.searchsorted(self._firsts, episode, side="right")) - 1
         start, stop = self._firsts[file : file + 2].tolist()
         places = self.places(folder, np.arange(start, stop))
-        path = self.root / folder / file_name((int(places[0, 0]), int(places[0, 1])))
+        ((path, _),) = self.files(folder, places)
         groups = self.reader.groups(path, int(places[:, 2].min()), int(places[:, 3].max()))
         firsts = np.array([first for _, first, _ in groups])
         at = np.searchsorted(firsts, places[:, 2], side="right") - 1
@@ -178,11 +180,6 @@ def field_columns(spaces: SpaceSchema, name: str) -> tuple[str, ...]:
     """Return the columns of a field; where no leaf has one, that of a fact which has as many rows."""
     names = tuple(column.name for column in field_leaves(spaces, name) if column.stored)
     return names or ("length" if name == "last_observation" else "reward",)
-
-
-def decode_field(spaces: SpaceSchema, name: str, table: pa.Table) -> Tree:
-    """Return a field, tree of arrays (T, *shape), from its columns; some cannot be written to."""
-    return field_tree(spaces, name, [column.decode(table) for column in field_leaves(spaces, name)])
 
 
 def field_tree(spaces: SpaceSchema, name: str, leaves: Sequence[Array]) -> Tree:
@@ -220,18 +217,17 @@ def read_episode_table(root: Path, info: Document, files: Mapping[FileId, Path])
     data, episodes = ([*map(str, columns)] for columns in (whole.data, whole.episodes))
     paths: dict[Path, tuple[Origin, Sequence[str]]] = {}
     for (chunk, file), path in files.items():
-        with reading(path), open_parquet(path) as opened:
+        with open_parquet(path) as opened:
             check_table(path, opened, episodes)
             table, footer = opened.read(columns=schema.names), opened.metadata.metadata
-        lengths, sources, rows = (decode(table[name]) for name in ("length", "source", "data_row_index"))
+        lengths, sources, chunks, numbers, rows = (decode(table[name]) for name in _PLACES)
         is_wrong = (lengths < 1) | (sources < 0) | (sources >= len(info["sources"])) | (rows < 0)
         if is_wrong.any():
             raise DatasetFormatError(
                 f"{path} is damaged: a length, source or data_row_index is out of range",
                 hint=DAMAGED_HINT,
             )
-        named = (decode(table["data_chunk_index"]), chunk), (decode(table["data_file_index"]), file)
-        if any((indices != index).any() for indices, index in named):
+        if (chunks != chunk).any() or (numbers != file).any():
             raise DatasetFormatError(
                 f"{path} names another data file than its own: it is in another file's place"
             )

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset.convert import Array, fits
-from rollout_cli.dataset.schema import InfoColumns
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoPath, kind_type
+from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoColumns, InfoPath, kind_type
 from rollout_cli.episodes.plain import Document
 
 INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns are decided.
@@ -62,12 +61,10 @@ class SchemaInference:
     memory.
     """
 
-    def __init__(
-        self, first_numbers: Sequence[int | None] = (None,), *, min_steps: int = INFERENCE_STEPS
-    ) -> None:
+    def __init__(self, first_numbers: Sequence[int | None] = (None,)) -> None:
         self.decided = False
         self.first_episode = FirstEpisode()
-        self._firsts, self._min_steps = first_numbers, min_steps
+        self._firsts = first_numbers
         self._steps = self._next_number = 0
         # Of each group and path the kinds met, and whether all values of each are exact as float64.
         self._met: tuple[dict[InfoPath, dict[str, bool]], ...] = ({}, {}, {})
@@ -101,7 +98,7 @@ class SchemaInference:
         if self.decided or int(chunk.numbers[-1]) < self._next_number:
             return
         ends = self._steps + np.cumsum(chunk.lengths)
-        inside = min(int(np.searchsorted(ends, self._min_steps)) + 1, chunk.n_episodes)
+        inside = min(int(np.searchsorted(ends, INFERENCE_STEPS)) + 1, chunk.n_episodes)
         observed = chunk.episodes(0, inside)
         self.first_episode.observe(observed)
         tables = (observed.env_infos, observed.agent_infos, observed.episode_infos)
@@ -113,7 +110,7 @@ class SchemaInference:
                 )
                 kinds[column.kind] = kinds.get(column.kind, True) and is_exact
         self._steps = int(ends[inside - 1])
-        self.decided = self._steps >= self._min_steps
+        self.decided = self._steps >= INFERENCE_STEPS
         self._next_number = int(chunk.numbers[-1]) + 1
 
     def result(self, source: Document) -> tuple[InfoColumns, str]:

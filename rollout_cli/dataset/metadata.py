@@ -24,12 +24,13 @@ from rollout_cli.dataset.layout import (
     segment_files,
     stats_path,
 )
-from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema
+from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, SizeLimits, WriteQueue
 from rollout_cli.dataset.stats import Anomaly, Place, anomalies, merge_stats, stats_document
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import AnyChunk
+from rollout_cli.episodes.infos import InfoColumns
 from rollout_cli.episodes.plain import Document, Fields, plain_json
 
 Status = Literal["complete", "interrupted"]
@@ -187,7 +188,7 @@ class DatasetBuild:
         info: Fields,
         write_segment: WriteSegment,
         committing: Callable[[DatasetBuild], AbstractContextManager[None]],
-        committed: Sequence[Written] = (),
+        committed: Sequence[Written],
     ) -> None:
         self.settings, self.info = settings, info
         self.segments = {written.segment: written for written in committed}

@@ -42,8 +42,8 @@ def load(path: Path | str, *, verify: bool = False) -> Dataset:
     # Listed before info.json is read: a run names its fingerprint there before it commits the first file.
     files = table_files(root / "meta" / "episodes")
     dataset = Dataset(rows_of(root, read_info(root), files))
-    stated = dataset.info.get("episodes")
-    if isinstance(stated, int) and len(dataset) < stated:
+    stated = dataset.info["episodes"]
+    if len(dataset) < stated:
         if files != table_files(root / "meta" / "episodes"):  # A run has gone on meanwhile, and ended.
             return load(path, verify=verify)
         text = f"{root} has {len(dataset):,} episodes, but its info.json states {stated:,}"
@@ -245,16 +245,13 @@ class Episode:
     Arrays are the episode's own, and may be written to.
     """
 
-    __slots__ = ("_actions", "_at", "_block", "_last", "_observations", "_place", "_rewards", "_table")
+    __slots__ = ("_at", "_block", "_fields", "_place", "_table")
 
     def __init__(self, table: EpisodeTable, at: int, block: Rows | None = None, place: int = 0) -> None:
         self._table, self._at = table, at
         # The episodes of a block are made into batches together, once that of one is asked for.
         self._block, self._place = block, place
-        self._observations: Tree = None
-        self._actions: Tree = None
-        self._rewards: Array | None = None
-        self._last: Tree = None
+        self._fields: dict[str, Tree] = {}  # Those that were asked for.
 
     def __len__(self) -> int:
         return self._table.lengths[self._at]
@@ -305,39 +302,32 @@ class Episode:
     @property
     def observations(self) -> Tree:
         """What the policy saw at each step, tree of arrays (T, *shape)."""
-        if self._observations is None:
-            self._observations = self._table.field("observation", self._at)
-        return self._observations
+        return self._field("observation")
 
     @property
     def actions(self) -> Tree:
         """The actions, tree of arrays (T, *shape)."""
-        if self._actions is None:
-            self._actions = self._table.field("action", self._at)
-        return self._actions
+        return self._field("action")
 
     @property
     def rewards(self) -> Array:
         """The rewards, float64 (T,)."""
-        if self._rewards is None:
-            self._rewards = self._table.field("reward", self._at)
-        return self._rewards
+        return np.asarray(self._field("reward"))
 
     @property
     def last_observation(self) -> Tree:
         """What followed the last step, tree of arrays of the space's shapes."""
-        tree = self._last_observations()
-        return tree[0] if isinstance(tree, np.ndarray) else map_tree(itemgetter(0), tree)
+        return map_tree(itemgetter(0), self._field("last_observation"))
 
     @property
     def next_observations(self) -> Tree:
         """What followed each step, tree of arrays (T, *shape)."""
-        return map_tree(partial(following, ends=[-1]), self.observations, self._last_observations())
+        return map_tree(partial(following, ends=[-1]), self.observations, self._field("last_observation"))
 
-    def _last_observations(self) -> Tree:
-        if self._last is None:
-            self._last = self._table.field("last_observation", self._at)
-        return self._last
+    def _field(self, name: str) -> Tree:
+        if name not in self._fields:
+            self._fields[name] = self._table.field(name, self._at)
+        return self._fields[name]
 
     @property
     def env_infos(self) -> Mapping[str, Array]:

@@ -22,10 +22,10 @@ from rollout_cli.dataset.layout import fingerprint_of
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import Rows
-from rollout_cli.dataset.schema import InfoColumns
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns, without_infos
+from rollout_cli.episodes.infos import InfoColumns
 from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.errors import UsageError
 from rollout_cli.progress import Progress
@@ -157,7 +157,7 @@ def derivation(
         },
         derived=[*_steps_before(inputs), made],
     )
-    steps = sum(int(dataset.rows.column("length").sum()) for dataset in inputs)
+    steps = sum(dataset.rows.n_steps for dataset in inputs)
     change = change or (lambda _, chunk: without_infos(chunk, drop_info))
     chunks = (
         (change(block, block.chunk()), 0, new_places[block.column("source")])

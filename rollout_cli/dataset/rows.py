@@ -45,6 +45,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def n_steps(self) -> int:
+        """How many steps the episodes have."""
+        return int(self.column("length").sum())
+
     def select(self, places: Any) -> Rows:
         """Return the rows of the episodes at these places, whatever numpy takes for some of an array."""
         return Rows(self.table, self.ids[places])
@@ -132,13 +137,13 @@ class Rows:
             raise ValueError(
                 f"no info {name!r} of steps has a column; those that have one: {', '.join(names) or 'none'}"
             )
-        values, n_rows = self.info_values(group, key), int(self.column("length").sum())
+        values = self.info_values(group, key)
         if values is not None:
             return values
         if typed[name][1] == STRING:
-            return np.full(n_rows, None, object)
+            return np.full(self.n_steps, None, object)
         dtype, shape = kind_type(typed[name][1])
-        return all_masked((n_rows, *shape), dtype)
+        return all_masked((self.n_steps, *shape), dtype)
 
     def info_values(self, group: str, key: str) -> Array | None:
         """Return the info `key` as a batch has it; None where no step, or no episode, has it.

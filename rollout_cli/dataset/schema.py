@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type, object_array
 from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.infos import InfoPath, free_name
+from rollout_cli.episodes.infos import InfoColumns, free_name
 from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Leaf, empty_column, space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
@@ -41,9 +41,6 @@ EPISODE_FIELDS = [
     *_fields(data_chunk_index=pa.int32(), data_file_index=pa.int32(), data_row_index=pa.int64()),
 ]
 """The columns of `meta/episodes` that every dataset has, whatever its spaces and infos."""
-
-InfoColumns = Mapping[str, tuple[InfoPath, str]]
-"""The typed info columns by name (`env_info.x`): the keys that lead to a value; its kind, never `json`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from rollout_cli.episodes.batch import (
     following,
 )
 from rollout_cli.episodes.chunk import Chunk, episode_returns
-from rollout_cli.episodes.plain import Document
+from rollout_cli.episodes.plain import Document, Fields
 
 NumberedChunk = tuple[Chunk, Array]
 """Episodes, and their labels: id and source of each, int64 (N, 2)."""
@@ -125,21 +125,22 @@ def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> 
     """
     spaces, infos = schema.spaces, schema.infos
 
-    def decoded(table: pa.Table, name: str) -> Array:
-        return np.array(decode(table[name]))
-
     def leaves(table: pa.Table, columns: Sequence[SpaceColumn]) -> tuple[Array, ...]:
         return tuple(np.array(column.decode(table)) for column in columns)
 
+    names = {
+        "numbers": "episode_number",
+        "seeds": "seed",
+        "lengths": "length",
+        "terminated": "terminated",
+        "truncated": "truncated",
+        "workers": "worker",
+        "wall_times": "wall_time_s",
+    }
+    facts: Fields = {field: np.array(decode(episodes[name])) for field, name in names.items()}
     return Chunk(
-        numbers=decoded(episodes, "episode_number"),
-        seeds=decoded(episodes, "seed"),
-        lengths=decoded(episodes, "length"),
-        terminated=decoded(episodes, "terminated"),
-        truncated=decoded(episodes, "truncated"),
-        workers=decoded(episodes, "worker"),
-        wall_times=decoded(episodes, "wall_time_s"),
-        rewards=decoded(steps, "reward"),
+        **facts,
+        rewards=np.array(decode(steps["reward"])),
         observations=leaves(steps, spaces.observation),
         actions=leaves(steps, spaces.action),
         last_observations=leaves(episodes, spaces.last_observation),

@@ -50,6 +50,9 @@ SHOWN = 20
 Facts = Mapping[str, Array]
 """The columns `EPISODE_FIELDS` of one episodes file, each (N,)."""
 
+Beginning = tuple[int | None, int | None]
+"""The first id and number of a segment, None where it is unknown: behind a file that could not be read."""
+
 Check = tuple[str, Array | bool]
 """A problem, and which episodes have it, bool (N,); one bool for a file as a whole."""
 
@@ -154,7 +157,7 @@ def verify_dataset(
 def check_segment(root: Path, info: Document, schema: DatasetSchema, written: Written) -> None:
     """Raise `DatasetFormatError` unless both files of a segment hold what they state."""
     report = VerifyReport(root, info, schema, quick=False, read=None, data_files={}, episodes_files={})
-    _check_segment(report, written.segment, None, written.record.start)
+    _check_segment(report, written.segment, (None, written.record.start))
     for fault in report.faults:
         raise DatasetFormatError(f"{root / fault.file} is damaged: {fault.problem}", hint=DAMAGED_HINT)
 
@@ -162,16 +165,16 @@ def check_segment(root: Path, info: Document, schema: DatasetSchema, written: Wr
 def _check_segments(report: VerifyReport) -> None:
     """Check that the segments of each partition follow one another, and each by itself."""
     firsts = report.info["first_numbers"]
-    # The id and the number that a segment begins with: unknown behind a file that could not be read.
-    begins: dict[SegmentId, tuple[int | None, int | None]]
-    begins = {SegmentId(len(firsts), partition, 0): (0, first) for partition, first in enumerate(firsts)}
+    begins: dict[SegmentId, Beginning] = {
+        SegmentId(len(firsts), partition, 0): (0, first) for partition, first in enumerate(firsts)
+    }
     for segment, path in report.episodes_files.items():
         before, after = (replace(segment, number=segment.number + step) for step in (-1, 1))
         if segment.number and before not in report.episodes_files:
             report.add(before.paths(report.path)[1], "it is missing, and there are later ones", before)
         if segment.partition >= len(firsts):
             report.add(path, f"it is of another partition than the dataset's {len(firsts)}", segment)
-        begins[after] = _check_segment(report, segment, *begins.get(segment, (None, None)))
+        begins[after] = _check_segment(report, segment, begins.get(segment, (None, None)))
     _check_identities(report)
     for segment, path in report.data_files.items():
         if segment not in report.episodes_files:
@@ -191,10 +194,9 @@ def _check_identities(report: VerifyReport) -> None:
             report.add(report.episodes_files[segment], problem, segment, ids)
 
 
-def _check_segment(
-    report: VerifyReport, segment: SegmentId, next_id: int | None, next_number: int | None
-) -> tuple[int | None, int | None]:
-    """Check both files of a segment; return the next one's first id and number, None if unknown."""
+def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) -> Beginning:
+    """Check both files of a segment, which begins so; return how the next one does."""
+    next_id, next_number = begins
     data_path, path = segment.paths(report.path)
     metadata, table = _read(report, path, report.schema.episodes, segment)
     if table is None:
@@ -345,7 +347,7 @@ def _read(
 ) -> tuple[Any, pa.Table | None]:
     """Return the metadata and rows of a file; rows are None, and there is a fault, where it is damaged."""
     try:
-        with reading(path), open_parquet(path) as file:
+        with open_parquet(path) as file:
             metadata, schema = file.metadata, file.schema_arrow
             check_origin(path, metadata.metadata, origin or {})
             check_table(path, file, [*map(str, expected)])
@@ -431,10 +433,11 @@ def _same_stats(expected: Document, stated: Any) -> bool:
             rounding = 1e-9 * largest
             with np.errstate(over="ignore"):
                 has_sums = np.isfinite(largest * largest * np.max(stats["count"]))
-            # Where sums are beyond float64, mean and deviation depend on the order too: infinite, or nan.
-            for name in ("count", "min", "max", *(("mean", "std") if has_sums else ())):
+            tolerances = {"count": 0.0, "min": 0.0, "max": 0.0}
+            if has_sums:  # Else mean and deviation depend on the order too: infinite, or nan.
+                tolerances |= {"mean": rounding, "std": rounding}
+            for name, tolerance in tolerances.items():
                 ours, theirs = (np.asarray(fields[name], float) for fields in (stats, stated[column]))
-                tolerance = rounding if name in ("mean", "std") else 0
                 if ours.shape != theirs.shape or not np.allclose(
                     ours, theirs, rtol=0, atol=tolerance, equal_nan=True
                 ):

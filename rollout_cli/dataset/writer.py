@@ -19,10 +19,11 @@ from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_da
 from rollout_cli.dataset.inference import SchemaInference
 from rollout_cli.dataset.layout import fingerprint_of, info_path, order_column, read_info, started_at
 from rollout_cli.dataset.metadata import DatasetBuild, DatasetSettings, DatasetSummary, Status, WriteSegment
-from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, env_record, info_columns_of
+from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema, env_record, info_columns_of
 from rollout_cli.dataset.segments import SegmentSettings, write_segment
 from rollout_cli.dataset.store import has_rename, tidy_up
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
+from rollout_cli.episodes.infos import InfoColumns
 from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import (
     DatasetFormatError,

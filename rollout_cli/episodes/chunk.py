@@ -85,17 +85,17 @@ class Chunk(_Episodes):
     def variable_bytes(self) -> Array:
         """The bytes that an episode's length does not tell, int64 (N,): those of its texts and infos."""
         out = np.zeros(self.n_episodes, np.int64)
-        episodes = np.repeat(np.arange(self.n_episodes), self.lengths)
-        for column in (*self.observations, *self.actions):
-            if column.dtype == object:
-                np.add.at(out, episodes, _value_bytes(column, STRING))
-        for info in (*self.env_infos.columns, *self.agent_infos.columns):
-            np.add.at(out, episodes[info.row_numbers()], _value_bytes(info.values, info.kind))
-        for column in self.last_observations:
-            if column.dtype == object:
-                out += _value_bytes(column, STRING)
-        for info in self.episode_infos.columns:
-            np.add.at(out, info.row_numbers(), _value_bytes(info.values, info.kind))
+        places = np.arange(self.n_episodes)
+        infos = (*self.env_infos.columns, *self.agent_infos.columns)
+        for rows, leaves, columns in (
+            (np.repeat(places, self.lengths), (*self.observations, *self.actions), infos),
+            (places, self.last_observations, self.episode_infos.columns),
+        ):
+            for leaf in leaves:
+                if leaf.dtype == object:
+                    np.add.at(out, rows, _value_bytes(leaf, STRING))
+            for info in columns:
+                np.add.at(out, rows[info.row_numbers()], _value_bytes(info.values, info.kind))
         return out
 
     def load(self) -> Chunk:

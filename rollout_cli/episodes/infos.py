@@ -20,6 +20,9 @@ from rollout_cli.episodes.spaces import Array, has_utf8
 
 InfoPath = tuple[str, ...]
 
+InfoColumns = Mapping[str, tuple[InfoPath, str]]
+"""The typed info columns by name (`env_info.x`): the keys that lead to a value; its kind, never `json`."""
+
 INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 """The infos of `env.step`, of the policy, and of `env.reset`."""
 
@@ -133,37 +136,31 @@ def concatenate_arrays(infos: Sequence[Mapping[str, Array]], sizes: Sequence[int
 
 
 def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
-    present = [column for column in columns if column is not None]
-    first = present[0]
-    is_one_type = all(
-        column.dtype == first.dtype and column.shape[1:] == first.shape[1:] for column in present
-    )
-    is_too_sparse = len(present) < len(columns) and sum(sizes) * first[:1].nbytes > DENSE_BYTES
-    pairs = list(zip(columns, sizes, strict=True))
-    if not is_one_type or first.dtype == object or is_too_sparse:
-        return np.concatenate([_objects(column, size) for column, size in pairs])
-    filled = [
-        all_masked((n, *first.shape[1:]), first.dtype) if column is None else column for column, n in pairs
-    ]
-    return concatenated(filled)
+    first = next(column for column in columns if column is not None)
+    is_object = first.dtype == object or sum(sizes) * first[:1].nbytes > DENSE_BYTES
+
+    def blank(size: int) -> Array:
+        return np.full(size, None, object) if is_object else all_masked((size, *first.shape[1:]), first.dtype)
+
+    pairs = zip(columns, sizes, strict=True)
+    return concatenated([blank(size) if column is None else column for column, size in pairs])
 
 
 def concatenated(arrays: Sequence[Array]) -> Array:
     """Return arrays after one another: a masked one where one of them is, objects where types differ."""
     first = arrays[0]
     if any((array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]) for array in arrays):
-        arrays = [_objects(array, len(array)) for array in arrays]
+        arrays = list(map(_objects, arrays))
     is_masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
     concatenate: Any = np.ma.concatenate if is_masked else np.concatenate
     return np.asanyarray(concatenate(arrays))
 
 
-def _objects(column: Array | None, size: int) -> Array:
-    out = np.full(size, None, dtype=object)
-    if column is not None:
-        has_value = ~np.ma.getmaskarray(column).reshape(size, -1).any(axis=1)
-        for row in np.flatnonzero(has_value):
-            out[row] = np.ma.getdata(column)[row]
+def _objects(column: Array) -> Array:
+    out = np.full(len(column), None, dtype=object)
+    has_value = ~np.ma.getmaskarray(column).reshape(len(column), -1).any(axis=1)
+    for row in np.flatnonzero(has_value):
+        out[row] = np.ma.getdata(column)[row]
     return out
 
 
