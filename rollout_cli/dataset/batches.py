@@ -314,7 +314,7 @@ def _row_groups(
     rows: Rows, folder: str, columns: tuple[str, ...], sizes: Array
 ) -> Iterator[tuple[pa.Table, Any, Any]]:
     """Yield each row group that has rows of the episodes, which of its rows they are, and where they go."""
-    if not (len(rows) and columns):
+    if not columns:
         return
     reader, order = rows.table.reader, np.argsort(rows.ids, kind="stable")
     places, goals = rows.table.places(folder, rows.ids[order]), (np.cumsum(sizes) - sizes)[order]

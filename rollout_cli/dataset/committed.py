@@ -43,7 +43,7 @@ class Committed:
     @property
     def can_resume(self) -> bool:
         """Whether a run can be resumed from it: it has episodes, and its columns are decided."""
-        return self.episodes > 0 and self.info.get("info_columns") == "decided"
+        return self.episodes > 0 and self.info["info_columns"] == "decided"
 
 
 def read_committed(root: Path, info: Document) -> Committed:

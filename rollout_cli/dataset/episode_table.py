@@ -28,7 +28,7 @@ from rollout_cli.dataset.layout import (
     started_at,
 )
 from rollout_cli.dataset.parquet import DAMAGED_HINT, RowReader, check_table, open_parquet
-from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumn, SpaceSchema, space_columns
+from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumns, SpaceSchema, space_columns
 from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
 from rollout_cli.errors import DatasetFormatError
@@ -114,6 +114,8 @@ class EpisodeTable:
 
     def files(self, folder: str, places: Array) -> Iterator[tuple[Path, slice]]:
         """Yield the files of a table that have `places`, in their order, and which of the places each has."""
+        if not len(places):
+            return
         for start, stop in runs(np.any(np.diff(places[:, :2], axis=0), axis=1)):
             chunk, file, *_ = places[start].tolist()
             yield self.root / folder / file_name((chunk, file)), slice(start, stop)
@@ -189,9 +191,9 @@ def field_tree(spaces: SpaceSchema, name: str, leaves: Sequence[Array]) -> Tree:
     return unflatten(others.get(name, spec.observation_space), leaves)
 
 
-def field_leaves(spaces: SpaceSchema, name: str) -> tuple[SpaceColumn, ...]:
+def field_leaves(spaces: SpaceSchema, name: str) -> SpaceColumns:
     """Return the leaves of a field: of `reward`, which is no space's value, one number."""
-    leaves: tuple[SpaceColumn, ...] = _REWARD if name == "reward" else getattr(spaces, name)
+    leaves: SpaceColumns = _REWARD if name == "reward" else getattr(spaces, name)
     return leaves
 
 

@@ -20,6 +20,7 @@ from rollout_cli.dataset.layout import (
     LOCK_NAME,
     NEXT,
     REPLACED,
+    AnyPath,
     aside_path,
     info_path,
     plot_path,
@@ -131,7 +132,7 @@ class OutputFolder:
 
     def __init__(
         self,
-        path: Path | str,
+        path: AnyPath,
         *,
         overwrite: bool = False,
         keep_until: Sequence[int] = (),
@@ -343,12 +344,13 @@ def staged(path: Path) -> Iterator[Path]:
         if folder.is_symlink():
             folder.unlink()
         folder.mkdir(parents=True, exist_ok=True)
+        place = folder / path.name
         with FolderLock(files, folder):
             try:
-                files.remove(folder / path.name)
-                yield folder / path.name
-                for written in (folder / path.name, *(folder / path.name).rglob("*")):
+                files.remove(place)
+                yield place
+                for written in (place, *place.rglob("*")):
                     files.sync(written)
-                files.move(folder / path.name, path)
+                files.move(place, path)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -47,6 +47,9 @@ LOST_INFO = "restore meta/info.json from a copy, or collect the dataset again"
 _MOST_LEVELS = 100
 """How deep values of JSON may be nested: Python's functions could not walk much deeper ones."""
 
+AnyPath = Path | str
+"""The path of a folder or a file, or its URI."""
+
 FileId = tuple[int, int]
 """Chunk index and file index."""
 

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder, check_folder
+from rollout_cli.dataset.layout import AnyPath
 from rollout_cli.dataset.reader import Dataset, Episode, require_valid
 from rollout_cli.dataset.rewrite import Derivation, Edited, derivation, rewrite
 from rollout_cli.dataset.rows import Rows
@@ -48,7 +48,7 @@ class Writing(TypedDict, total=False):
 
 
 def filter_dataset(
-    dataset: Dataset, output: Path | str, keep: str, *, verify: bool = True, **writing: Unpack[Writing]
+    dataset: Dataset, output: AnyPath, keep: str, *, verify: bool = True, **writing: Unpack[Writing]
 ) -> Edited:
     """Write the episodes of which the expression `keep` is true, such as `return >= 400`.
 
@@ -70,7 +70,7 @@ def filter_dataset(
 
 def split_dataset(
     dataset: Dataset,
-    output: Path | str,
+    output: AnyPath,
     parts: Mapping[str, float],
     *,
     seed: int = 0,
@@ -128,7 +128,7 @@ def split_dataset(
 
 
 def join_datasets(
-    datasets: Sequence[Dataset], output: Path | str, *, verify: bool = True, **writing: Unpack[Writing]
+    datasets: Sequence[Dataset], output: AnyPath, *, verify: bool = True, **writing: Unpack[Writing]
 ) -> Edited:
     """Write the episodes of datasets of one environment after one another; the errors are `filter_dataset`'s.
 
@@ -146,7 +146,7 @@ def join_datasets(
 
 def convert_dataset(
     dataset: Dataset,
-    output: Path | str,
+    output: AnyPath,
     *,
     next_observation: bool | None = None,
     drop_info: Sequence[str] = (),
@@ -212,7 +212,7 @@ def _infos_without_column(rows: Rows) -> set[str]:
 
 def relabel_dataset(
     dataset: Dataset,
-    output: Path | str,
+    output: AnyPath,
     reward: str | Reward,
     *,
     verify: bool = True,

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.batches import Batch, Padding, Transitions, Windows, refuse_masked, stream_batches
 from rollout_cli.dataset.episode_table import EpisodeTable
-from rollout_cli.dataset.layout import read_info, table_files
+from rollout_cli.dataset.layout import AnyPath, read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
@@ -28,7 +28,7 @@ from rollout_cli.untrusted import shell_word
 _INTEGERS = (int, np.integer)  # A union would be made anew for each episode.
 
 
-def load(path: Path | str, *, verify: bool = False) -> Dataset:
+def load(path: AnyPath, *, verify: bool = False) -> Dataset:
     """Open the dataset in the folder `path`, a path or a URI; only the table of its episodes is read.
 
     With `verify` all of its files are read and checked, as by `rollout verify`. It warns (`UserWarning`)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.folder import FolderLock
-from rollout_cli.dataset.layout import aside_path, info_path, read_info, stats_path
+from rollout_cli.dataset.layout import AnyPath, aside_path, info_path, read_info, stats_path
 from rollout_cli.dataset.metadata import count_segments, utc_now, write_contents
 from rollout_cli.dataset.store import FileStore, file_store
 from rollout_cli.dataset.verify import VerifyReport, verify_dataset
-from rollout_cli.episodes.plain import Fields
+from rollout_cli.episodes.plain import Fields, plain_json
 from rollout_cli.remote import folder_of
 
 
@@ -41,13 +41,10 @@ class RepairReport:
 
     def document(self) -> Fields:
         """Return the report as JSON."""
-        aside = None if self.aside is None else str(self.aside)
-        return asdict(self) | {"path": str(self.path), "aside": aside, "moved": list(self.moved)}
+        return dict(plain_json(asdict(self)))
 
 
-def repair_dataset(
-    path: Path | str, *, dry_run: bool = False, files: FileStore | None = None
-) -> RepairReport:
+def repair_dataset(path: AnyPath, *, dry_run: bool = False, files: FileStore | None = None) -> RepairReport:
     """Keep the segments of each partition before the first one at fault, and move the others aside.
 
     Unless all episodes that info.json states are still there, the status becomes `interrupted`. With
@@ -80,7 +77,8 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     info = dict(verified.info)
     count_segments(info, kept)
     is_whole = all(info[name] == verified.info[name] for name in ("episodes", "steps"))
-    info["status"] = "complete" if is_whole and info["status"] == "complete" else "interrupted"
+    if not is_whole or info["status"] == "collecting":
+        info["status"] = "interrupted"
     if not (is_whole or info["derived"]):  # What ended the run, and what it kept, was said of other episodes.
         ends = ("stopped_by", "acceptance")
         info["sources"] = [

@@ -18,7 +18,7 @@ from rollout_cli import pins
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder
 from rollout_cli.dataset.inference import choose_kind
-from rollout_cli.dataset.layout import fingerprint_of
+from rollout_cli.dataset.layout import AnyPath, fingerprint_of
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import Rows
@@ -103,7 +103,7 @@ class Derivation:
 
 def derivation(
     inputs: Sequence[Dataset],
-    output: Path | str,
+    output: AnyPath,
     *,
     operation: str,
     options: Document,

@@ -115,8 +115,7 @@ class Rows:
 
     def data_files(self) -> set[Path]:
         """Return the files of `data` that hold the episodes' steps."""
-        files = self.table.files(DATA, self._step_places()) if len(self) else ()
-        return {path for path, _ in files}
+        return {path for path, _ in self.table.files(DATA, self._step_places())}
 
     def ends(self, columns: Columns = None) -> pa.Table:
         """Return the rows of `meta/episodes`, with last observations and infos."""
@@ -153,23 +152,20 @@ class Rows:
         columns = tuple(
             name for name in (f"{group}.{key}", f"{group}_extra") if name in self.info["features"]
         )
-        with self._decoding():
-            return decode_infos(group, self.infos(group, columns)).get(key)
+        return self._infos(group, columns).get(key)
 
     def info_keys(self, group: str) -> Collection[str]:
         """Return the keys of the infos that some step, or some episode, of these has."""
         typed = (name for name in self.table.schema.infos if name.startswith(f"{group}."))
-        with self._decoding():
-            return decode_infos(group, self.infos(group, (*typed, f"{group}_extra"))).keys()
+        return self._infos(group, (*typed, f"{group}_extra")).keys()
 
-    def infos(self, group: str, columns: tuple[str, ...]) -> pa.Table:
-        """Return columns of one group of infos, a row a step, or an episode for those of `env.reset`."""
-        return self.ends(columns) if group == "episode_info" else self.steps(columns)
+    def _infos(self, group: str, columns: tuple[str, ...]) -> dict[str, Array]:
+        with self._decoding():
+            table = self.ends(columns) if group == "episode_info" else self.steps(columns)
+            return decode_infos(group, table)
 
     def blocks(self) -> Iterator[Rows]:
         """Yield the episodes that begin in one row group together."""
-        if not len(self):
-            return
         places = self._step_places()
         for path, part in self.table.files(DATA, places):
             groups = np.searchsorted(self.table.reader.edges(path), places[part, 2], side="right")

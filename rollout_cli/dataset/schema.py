@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pyarrow as pa
 
@@ -16,7 +14,14 @@ from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoColumns, free_name
 from rollout_cli.episodes.plain import Document, Fields
-from rollout_cli.episodes.spaces import Leaf, empty_column, space_from_json, space_leaves, space_to_json
+from rollout_cli.episodes.spaces import (
+    Leaf,
+    Space,
+    empty_column,
+    space_from_json,
+    space_leaves,
+    space_to_json,
+)
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 
 BIG_ROW_BYTES = 32 << 10
@@ -87,7 +92,10 @@ class SpaceColumn:
         }
 
 
-def space_columns(space: gymnasium.Space[Any], prefix: str) -> tuple[SpaceColumn, ...]:
+SpaceColumns = tuple[SpaceColumn, ...]
+
+
+def space_columns(space: Space, prefix: str) -> SpaceColumns:
     """Return one column a leaf of `space`, in the order of its leaves, named `prefix` or `prefix.path`.
 
     Keys may contain dots, so two paths can have one dotted name; the later one gets `#2`, `#3` and so on.
@@ -107,10 +115,10 @@ class SpaceSchema:
     """The columns of the environment's spaces, known before the first episode."""
 
     env_spec: EnvSpec
-    observation: tuple[SpaceColumn, ...]
-    action: tuple[SpaceColumn, ...]
-    last_observation: tuple[SpaceColumn, ...]
-    next_observation: tuple[SpaceColumn, ...]
+    observation: SpaceColumns
+    action: SpaceColumns
+    last_observation: SpaceColumns
+    next_observation: SpaceColumns
 
     @classmethod
     def of(cls, env_spec: EnvSpec, *, next_observation: bool = False) -> SpaceSchema:
@@ -125,7 +133,7 @@ class SpaceSchema:
         )
 
     @property
-    def columns(self) -> tuple[SpaceColumn, ...]:
+    def columns(self) -> SpaceColumns:
         return (*self.observation, *self.action, *self.next_observation, *self.last_observation)
 
     def describe(self) -> Fields:

@@ -23,7 +23,7 @@ from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
 from rollout_cli.dataset.store import FileStore
-from rollout_cli.dataset.tables import NumberedChunk, episode_table, step_table
+from rollout_cli.dataset.tables import Encoded, NumberedChunk, episode_table, step_table
 from rollout_cli.episodes.chunk import AnyChunk, concatenate
 from rollout_cli.errors import StorageError, UsageError
 
@@ -155,7 +155,7 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
 
 def _row_groups(
     schema: DatasetSchema, episode: Sequence[NumberedChunk], *, edges: Sequence[int]
-) -> Iterator[tuple[pa.Table, dict[str, int]]]:
+) -> Iterator[Encoded]:
     """Yield the rows of one episode up to each edge, and by column how many info values are not in them."""
     chunk, labels = concatenate([chunk for chunk, _ in episode]), episode[0][1]
     for start, stop in pairwise([0, *edges]):

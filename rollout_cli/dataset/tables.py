@@ -27,14 +27,16 @@ from rollout_cli.episodes.batch import (
 )
 from rollout_cli.episodes.chunk import Chunk, episode_returns
 from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.spaces import Leaves
 
 NumberedChunk = tuple[Chunk, Array]
 """Episodes, and their labels: id and source of each, int64 (N, 2)."""
 
+Encoded = tuple[pa.Table, dict[str, int]]
+"""Rows, and by column how many info values are not in them."""
 
-def step_table(
-    schema: DatasetSchema, episodes: Sequence[NumberedChunk], *, first_step: int = 0
-) -> tuple[pa.Table, dict[str, int]]:
+
+def step_table(schema: DatasetSchema, episodes: Sequence[NumberedChunk], *, first_step: int = 0) -> Encoded:
     """Return rows as a table of `schema.data`, and by column how many info values are not in it.
 
     Some rows of one episode, from `first_step` on, are given as an episode whose `last_observations` are
@@ -76,12 +78,12 @@ def _joined(chunks: Sequence[Chunk], name: str) -> Array:
     return joined([getattr(chunk, name) for chunk in chunks])
 
 
-def joined_leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
+def joined_leaves(parts: Sequence[Leaves]) -> Leaves:
     """Return the columns of all leaves, from parts that follow one another."""
     return tuple(joined(leaf) for leaf in zip(*parts, strict=True))
 
 
-def _encode_leaves(columns: Sequence[SpaceColumn], parts: Sequence[tuple[Array, ...]]) -> list[pa.Array]:
+def _encode_leaves(columns: Sequence[SpaceColumn], parts: Sequence[Leaves]) -> list[pa.Array]:
     leaves = zip(*parts, strict=True)
     return [column.encode(values) for column, values in zip(columns, leaves, strict=True) if column.stored]
 
@@ -93,7 +95,7 @@ def episode_table(
     root_seeds: Sequence[int],
     file: tuple[int, int],
     first_row: int,
-) -> tuple[pa.Table, dict[str, int]]:
+) -> Encoded:
     """Return episodes as a table of `schema.episodes`, and by column how many info values are not in it.
 
     Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on.
@@ -125,7 +127,7 @@ def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> 
     """
     spaces, infos = schema.spaces, schema.infos
 
-    def leaves(table: pa.Table, columns: Sequence[SpaceColumn]) -> tuple[Array, ...]:
+    def leaves(table: pa.Table, columns: Sequence[SpaceColumn]) -> Leaves:
         return tuple(np.array(column.decode(table)) for column in columns)
 
     names = {

@@ -20,6 +20,7 @@ from rollout_cli.dataset.layout import (
     DATASET_ENTRIES,
     LOCK_NAME,
     TOTALS,
+    AnyPath,
     Origin,
     SegmentId,
     check_origin,
@@ -131,7 +132,7 @@ class VerifyReport:
 
 
 def verify_dataset(
-    path: Path | str, *, quick: bool = False, read: Collection[Path] | None = None
+    path: AnyPath, *, quick: bool = False, read: Collection[Path] | None = None
 ) -> VerifyReport:
     """Check everything that the dataset in the folder `path` states; one segment at a time is in memory.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoTable, concatenate_tables
 from rollout_cli.episodes.plain import Fields, plain_bytes
-from rollout_cli.episodes.spaces import Array
+from rollout_cli.episodes.spaces import Array, Leaves
 
 MESSAGE_BYTES = 16 << 20
 """A chunk with more bytes travels in pieces of about this size, or of one episode each."""
@@ -62,10 +62,10 @@ class Chunk(_Episodes):
     truncated: Array  # bool (N,); both may be true.
     workers: Array  # Which worker ran it, int32 (N,).
     wall_times: Array  # Seconds from its reset to its last step, float64 (N,).
-    observations: tuple[Array, ...]  # One array a leaf of the space, (T, *leaf.shape); so are actions.
-    actions: tuple[Array, ...]
+    observations: Leaves  # One array a leaf of the space, (T, *leaf.shape); so are actions.
+    actions: Leaves
     rewards: Array  # float64 (T,).
-    last_observations: tuple[Array, ...]  # What followed each episode's last step, (N, *leaf.shape).
+    last_observations: Leaves  # What followed each episode's last step, (N, *leaf.shape).
     env_infos: InfoTable  # Of `env.step`, T rows.
     agent_infos: InfoTable  # Of the policy, T rows.
     episode_infos: InfoTable  # Of `env.reset`, N rows.

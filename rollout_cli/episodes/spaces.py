@@ -25,6 +25,8 @@ from rollout_cli.untrusted import check_size
 Array = npt.NDArray[Any]
 Tree = Any
 """An array, or a dict or tuple of trees."""
+Leaves = tuple[Array, ...]
+"""One array a leaf of a space."""
 Space = spaces.Space[Any]
 LeafPath = tuple[str | int, ...]
 LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary", "text", "sequence"]

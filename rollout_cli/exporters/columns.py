@@ -15,13 +15,13 @@ from rollout_cli.exporters.hdf5 import hdf5_file
 
 def _write(columns: Callable[[EpisodeBatch], Mapping[str, Array]], export: Export) -> None:
     """Write a file of arrays with a row a step, many episodes at a time; `columns` gives those of a batch."""
-    n_steps, start = int(export.lengths.sum()), 0
+    start = 0
     with hdf5_file(export) as file:
         for batch in export.blocks():
             stop = start + len(batch.rewards)
             for name, values in columns(batch).items():
                 if name not in file:
-                    file.create_dataset(name, (n_steps, *values.shape[1:]), values.dtype)
+                    file.create_dataset(name, (export.n_steps, *values.shape[1:]), values.dtype)
                 file[name][start:stop] = values
             start = stop
 

@@ -123,7 +123,7 @@ def export(
     with staged(path) as place:
         job = Export(source, place, path, losses)
         chosen.write(job, **options)
-    return ExportSummary(path, format, len(dataset), int(job.lengths.sum()), losses)
+    return ExportSummary(path, format, len(dataset), job.n_steps, losses)
 
 
 def _format_named(name: str) -> Format:

@@ -62,9 +62,14 @@ class Export:
         return np.array([len(episode) for episode in self.source], np.int64)
 
     @property
+    def n_steps(self) -> int:
+        """How many steps the episodes have."""
+        return int(self.lengths.sum())
+
+    @property
     def size(self) -> int:
         """The bytes of all observations and actions, texts not counted."""
-        return int(self.lengths.sum()) * row_bytes(self.env_spec)
+        return self.n_steps * row_bytes(self.env_spec)
 
     def blocks(self) -> Iterator[EpisodeBatch]:
         """Yield the episodes in order, many in one batch, without their infos: for formats of flat rows."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 from rollout_cli.dataset.convert import encode_tensor
 from rollout_cli.dataset.schema import SpaceColumn, hf_metadata, space_columns
 from rollout_cli.episodes.batch import EpisodeBatch, Tree, at_ends
+from rollout_cli.episodes.chunk import episode_returns
 from rollout_cli.episodes.spaces import Space, tree_leaves
 from rollout_cli.exporters.format import ALL, Array, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
@@ -62,13 +63,12 @@ def _step_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
 
 
 def _episode_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
-    starts = np.cumsum(batch.lengths) - batch.lengths
     numbers = {
         "episode_id": ids,
         "episode_number": batch.numbers,
         "seed": batch.seeds,
         "length": batch.lengths,
-        "return": np.add.reduceat(batch.rewards, starts),
+        "return": episode_returns([batch.rewards], batch.lengths),
         "terminated": batch.terminated,
         "truncated": batch.truncated,
     }

@@ -47,7 +47,7 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         "data_format": "hdf5",
         "jpeg_encoding": False,  # Absent, it counts as true, and images would lose pixels.
         "total_episodes": len(export.source),
-        "total_steps": int(export.lengths.sum()),
+        "total_steps": export.n_steps,
         "observation_space": json.dumps(_space(export.env_spec.observation_space)),
         "action_space": json.dumps(_space(export.env_spec.action_space)),
         "author": [author] if author else [],

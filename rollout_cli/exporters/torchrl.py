@@ -18,7 +18,7 @@ Key = tuple[str, ...]
 def write(export: Export) -> None:
     """Write a folder that `TensorDict.load_memmap` opens: a file a tensor, and a `meta.json` a TensorDict."""
     check_keys("torchrl", export.env_spec, reserved=_new_node(0))
-    steps, episodes = int(export.lengths.sum()), 0
+    steps, episodes = export.n_steps, 0
     tensors: dict[Key, Fields] = {}
     for batch in export.blocks():
         ids = np.repeat(np.arange(episodes, episodes + len(batch)), batch.lengths)

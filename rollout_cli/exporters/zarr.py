@@ -23,7 +23,7 @@ _CHUNK_BYTES = 8 << 20
 def write(export: Export) -> None:
     """Write a group `data` of arrays with a row a step, and a group `meta` with a row an episode."""
     check_keys("zarr", export.env_spec)
-    steps, episodes = int(export.lengths.sum()), len(export.lengths)
+    steps, episodes = export.n_steps, len(export.lengths)
     arrays: dict[str, _ChunkedArray] = {}
     for batch in export.blocks():
         for name, values in _arrays(batch):
