@@ -29,6 +29,12 @@ Batch = dict[str, Tree]
 COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
 """What a batch has, in this order, unless some are chosen."""
 
+Index = int | np.integer[Any] | slice | Sequence[int] | Array
+"""One item, or some."""
+
+Names = Sequence[str] | None
+"""The columns that are chosen; None for all."""
+
 Padding = Literal["after", "before"] | None
 
 BUFFER_BYTES = 64 << 20
@@ -66,7 +72,7 @@ class FlatDataset(ABC):
     def _batch(self, places: Array) -> Batch:
         """Return the items at `places`, int64 (n,), which are checked."""
 
-    def __getitem__(self, at: int | np.integer[Any] | slice | Sequence[int] | Array) -> Batch:
+    def __getitem__(self, at: Index) -> Batch:
         """Return one item, or a batch.
 
         Raises:
@@ -99,7 +105,7 @@ class Transitions(FlatDataset):
     episode's last observation.
     """
 
-    def __init__(self, rows: Rows, columns: Sequence[str] | None, infos: Sequence[str]) -> None:
+    def __init__(self, rows: Rows, columns: Names, infos: Sequence[str]) -> None:
         """Read the columns.
 
         Raises:
@@ -123,7 +129,7 @@ class Transitions(FlatDataset):
             for observed, last in zip(*leaves, strict=True):
                 observed[self._n_rows :] = last
         # Behind those of all steps stand the last observations: one index finds what followed a step.
-        self._observations, rows_in_all = flat.get("observations"), self._n_rows + len(rows)
+        self._columns["next_observations"], rows_in_all = flat.get("observations"), self._n_rows + len(rows)
         self._following = np.arange(1, self._n_rows + 1, dtype=np.min_scalar_type(rows_in_all))
         self._following[ends] = np.arange(self._n_rows, rows_in_all)
 
@@ -133,15 +139,13 @@ class Transitions(FlatDataset):
     def _batch(self, places: Array) -> Batch:
         following = self._following.take(places)
         return {
-            name: taken(self._observations, following)
-            if name == "next_observations"
-            else taken(self._columns[name], places)
+            name: taken(self._columns[name], following if name == "next_observations" else places)
             for name in self._names
         }
 
 
 def stream_batches(
-    rows: Rows, size: int, shuffle: int | None, columns: Sequence[str] | None, infos: Sequence[str]
+    rows: Rows, size: int, shuffle: int | None, columns: Names, infos: Sequence[str]
 ) -> Iterator[Batch]:
     """Yield the steps in batches of `size`, the last one of what is left; see `Dataset.iter_batches`."""
     rng = None if shuffle is None else np.random.default_rng(shuffle)
@@ -199,7 +203,7 @@ class Windows(FlatDataset):
         stride: int,
         pad: Padding,
         returns_to_go: bool,
-        columns: Sequence[str] | None,
+        columns: Names,
     ) -> None:
         """Read the columns.
 
@@ -264,7 +268,7 @@ def taken(tree: Tree, places: Array) -> Tree:
     return map_tree(lambda leaf: leaf.take(places, 0), tree)
 
 
-def chosen_columns(names: Sequence[str] | None, every: Sequence[str]) -> list[str]:
+def chosen_columns(names: Names, every: Sequence[str]) -> list[str]:
     """Return the chosen ones of some columns, all for None; raise `ValueError` for any other."""
     if wrong := [name for name in names or () if name not in every]:
         raise ValueError(f"there is no column {wrong[0]!r}; choose among {', '.join(every)}")

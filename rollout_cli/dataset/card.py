@@ -113,16 +113,16 @@ def skipped_text(info: Document) -> str:
 
 def _facts(source: Document) -> Iterator[tuple[str, object]]:
     """Yield what a card says of one run; files without their folders, which say nothing elsewhere."""
-    for name, record in (("environment", source.get("env_source")), ("policy", source.get("policy"))):
-        if record and record.get("spec"):
-            is_file = record.get("path") is not None and "components" not in record
-            spec = PurePath(record["path"]).name if is_file else record["spec"]
+    for name, key in (("environment", "env_source"), ("policy", "policy")):
+        record = source.get(key, {})
+        if spec := record.get("spec"):
+            if record.get("path") is not None and "components" not in record:
+                spec = PurePath(record["path"]).name
+            text = _code(without_secrets(spec))
             kwargs = source.get("env", {}).get("kwargs") if name == "environment" else None
-            yield (
-                name,
-                _code(without_secrets(spec))
-                + (f" with {_code(json.dumps(without_secrets(kwargs)))}" if kwargs else ""),
-            )
+            if kwargs:
+                text += f" with {_code(json.dumps(without_secrets(kwargs)))}"
+            yield name, text
     yield "root seed", source["root_seed"]
     if verdict := source.get("reproducible", {}).get("status"):
         yield "reproducible", _plain(verdict)

@@ -184,7 +184,9 @@ def convert_dataset(
     options: Fields = {name: value for name, value in asked.items() if value is not None}
     limits = SizeLimits(**{name: options.get(name, size) for name, size in dataset.info["limits"].items()})
     for pattern in unmatched_patterns(drop_info, [*dataset.rows.table.schema.infos]):
-        if unmatched_patterns([pattern], _infos_without_column(dataset.rows)):
+        blocks = ((group, block) for block in dataset.rows.blocks() for group in INFO_GROUPS)
+        without_column = {f"{group}.{key}" for group, block in blocks for key in block.info_keys(group)}
+        if unmatched_patterns([pattern], without_column):
             raise UsageError(f"there is no info {pattern!r}", hint="see: rollout info")
     if not options:
         raise UsageError(
@@ -201,13 +203,6 @@ def convert_dataset(
         drop_info=drop_info,
     )
     return write_derivations([made], **writing)[0]
-
-
-def _infos_without_column(rows: Rows) -> set[str]:
-    """Return the names of the infos in the JSON remainders."""
-    return {
-        f"{group}.{key}" for block in rows.blocks() for group in INFO_GROUPS for key in block.info_keys(group)
-    }
 
 
 def relabel_dataset(

@@ -13,14 +13,23 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.batches import Batch, Padding, Transitions, Windows, refuse_masked, stream_batches
+from rollout_cli.dataset.batches import (
+    Batch,
+    Index,
+    Names,
+    Padding,
+    Transitions,
+    Windows,
+    refuse_masked,
+    stream_batches,
+)
 from rollout_cli.dataset.episode_table import EpisodeTable
 from rollout_cli.dataset.layout import AnyPath, read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
 from rollout_cli.episodes.plain import Document
-from rollout_cli.episodes.spaces import Array, map_tree
+from rollout_cli.episodes.spaces import Array, Arrays, map_tree
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import folder_of
 from rollout_cli.untrusted import shell_word
@@ -84,7 +93,7 @@ class Dataset:
     def __getitem__(self, at: int | np.integer[Any]) -> Episode: ...
     @overload
     def __getitem__(self, at: slice | Sequence[int] | Array) -> Dataset: ...
-    def __getitem__(self, at: int | np.integer[Any] | slice | Sequence[int] | Array) -> Episode | Dataset:
+    def __getitem__(self, at: Index) -> Episode | Dataset:
         """Return one episode, or a view of some.
 
         Raises:
@@ -166,7 +175,7 @@ class Dataset:
             raise ValueError(f"{n} episodes were asked for, and there are {len(self)}")
         return self[np.random.default_rng(seed).choice(len(self), n, replace=False)]
 
-    def transitions(self, columns: Sequence[str] | None = None, infos: Sequence[str] = ()) -> Transitions:
+    def transitions(self, columns: Names = None, infos: Sequence[str] = ()) -> Transitions:
         """Read the steps into memory, each with the observation that followed it, for random batches.
 
         Args:
@@ -188,7 +197,7 @@ class Dataset:
         *,
         pad: Padding = "after",
         returns_to_go: bool = False,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
     ) -> Windows:
         """Read the steps into memory, for random batches of windows that stay within an episode.
 
@@ -215,7 +224,7 @@ class Dataset:
         self,
         n: int,
         shuffle: int | None = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         infos: Sequence[str] = (),
     ) -> Iterator[Batch]:
         """Read all steps once, in batches of `n` as `transitions` has them; the last one has the rest.
@@ -330,17 +339,17 @@ class Episode:
         return self._fields[name]
 
     @property
-    def env_infos(self) -> Mapping[str, Array]:
+    def env_infos(self) -> Arrays:
         """The infos of `env.step`, by key: arrays (T, ...), each read when it is asked for."""
         return EpisodeInfos(self, "env_info")
 
     @property
-    def agent_infos(self) -> Mapping[str, Array]:
+    def agent_infos(self) -> Arrays:
         """The infos of the policy, likewise."""
         return EpisodeInfos(self, "agent_info")
 
     @property
-    def episode_infos(self) -> Mapping[str, Array]:
+    def episode_infos(self) -> Arrays:
         """The infos of `env.reset`, by key: arrays (1, ...), likewise."""
         return EpisodeInfos(self, "episode_info")
 

@@ -39,12 +39,22 @@ def _fields(**types: pa.DataType) -> list[pa.Field]:
 
 _STEP_START = _fields(episode_id=pa.int64(), step=pa.int32())
 _STEP_END = _fields(reward=pa.float64(), terminated=pa.bool_(), truncated=pa.bool_(), step_type=pa.uint8())
-EPISODE_FIELDS = [
-    *_fields(episode_id=pa.int64(), source=pa.int32(), episode_number=pa.int64(), root_seed=pa.int64()),
-    *_fields(length=pa.int64(), **{"return": pa.float64()}, terminated=pa.bool_(), truncated=pa.bool_()),
-    *_fields(seed=pa.int64(), worker=pa.int32(), wall_time_s=pa.float64()),
-    *_fields(data_chunk_index=pa.int32(), data_file_index=pa.int32(), data_row_index=pa.int64()),
-]
+EPISODE_FIELDS = _fields(
+    episode_id=pa.int64(),
+    source=pa.int32(),
+    episode_number=pa.int64(),
+    root_seed=pa.int64(),
+    length=pa.int64(),
+    **{"return": pa.float64()},
+    terminated=pa.bool_(),
+    truncated=pa.bool_(),
+    seed=pa.int64(),
+    worker=pa.int32(),
+    wall_time_s=pa.float64(),
+    data_chunk_index=pa.int32(),
+    data_file_index=pa.int32(),
+    data_row_index=pa.int64(),
+)
 """The columns of `meta/episodes` that every dataset has, whatever its spaces and infos."""
 
 

@@ -159,11 +159,7 @@ def _row_groups(
     """Yield the rows of one episode up to each edge, and by column how many info values are not in them."""
     chunk, labels = concatenate([chunk for chunk, _ in episode]), episode[0][1]
     for start, stop in pairwise([0, *edges]):
-        rows = chunk.rows(start, stop)
-        if stop < chunk.n_steps:
-            following, no = tuple(leaf[stop : stop + 1] for leaf in chunk.observations), np.zeros(1, bool)
-            rows = replace(rows, last_observations=following, terminated=no, truncated=no)
-        yield step_table(schema, [(rows, labels)], first_step=start)
+        yield step_table(schema, [(chunk.rows(start, stop), labels)], first_step=start)
 
 
 def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:

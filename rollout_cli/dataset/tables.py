@@ -112,8 +112,7 @@ def episode_table(
         lengths,
         episode_returns([chunk.rewards for chunk in chunks], lengths),
         *(_joined(chunks, name) for name in ("terminated", "truncated", "seeds", "workers", "wall_times")),
-        np.full(len(lengths), file[0], np.int32),
-        np.full(len(lengths), file[1], np.int32),
+        *(np.full(len(lengths), index, np.int32) for index in file),
         first_row + np.cumsum(lengths) - lengths,
     ]
     leaves = _encode_leaves(schema.spaces.last_observation, [chunk.last_observations for chunk in chunks])

@@ -41,15 +41,13 @@ from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.episodes.batch import at_ends, derive_step_types, following
 from rollout_cli.episodes.chunk import episode_returns
 from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.spaces import Arrays
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
 from rollout_cli.seeding.seeds import env_seed
 
 SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
-
-Facts = Mapping[str, Array]
-"""The columns `EPISODE_FIELDS` of one episodes file, each (N,)."""
 
 Beginning = tuple[int | None, int | None]
 """The first id and number of a segment, None where it is unknown: behind a file that could not be read."""
@@ -231,7 +229,7 @@ def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) 
     return int(ids[-1]) + 1, record.stop
 
 
-def _episode_checks(info: Document, segment: SegmentId, facts: Facts, next_id: int | None) -> list[Check]:
+def _episode_checks(info: Document, segment: SegmentId, facts: Arrays, next_id: int | None) -> list[Check]:
     """Return the checks of an episodes file by itself."""
     ids, numbers, lengths = facts["episode_id"], facts["episode_number"], facts["length"]
     first = int(ids[0]) if next_id is None else next_id
@@ -277,7 +275,7 @@ def _record_checks(record: SegmentRecord, expected: Document, next_number: int |
 
 
 def _read_steps(
-    report: VerifyReport, path: Path, segment: SegmentId, facts: Facts, origin: Origin
+    report: VerifyReport, path: Path, segment: SegmentId, facts: Arrays, origin: Origin
 ) -> pa.Table | None:
     """Return the committed rows of a data file; None where they are damaged, or not to be read."""
     ids, ends = facts["episode_id"], np.cumsum(facts["length"])
@@ -298,7 +296,9 @@ def _read_steps(
     return None if is_unread or rows < ends[-1] else table.slice(0, int(ends[-1]))
 
 
-def _step_checks(schema: DatasetSchema, facts: Facts, steps: pa.Table, episodes: pa.Table) -> Iterator[Check]:
+def _step_checks(
+    schema: DatasetSchema, facts: Arrays, steps: pa.Table, episodes: pa.Table
+) -> Iterator[Check]:
     """Give the checks of the rows of a data file."""
     lengths = facts["length"]
     ends = np.cumsum(lengths)

@@ -333,16 +333,25 @@ def _one_row(value: Any) -> Array:
 
 def _check_field(name: str, value: Any, n_rows: int, env_spec: EnvSpec) -> None:
     """Raise ValueError unless a field has its form, of which the message shows both trees."""
+    form = map_tree(_form, value)
     if name.endswith("infos"):
-        expected = f"a dict of arrays of length {n_rows}"
+        expected: Any = f"a dict of arrays of length {n_rows}"
         fits = isinstance(value, dict) and all(
             isinstance(values, np.ndarray) and values.shape[:1] == (n_rows,) for values in value.values()
         )
+    elif name in _DTYPES:
+        expected = f"{np.dtype(_DTYPES[name])} of shape {(n_rows,)}"
+        fits = form == expected
     else:
-        expected = _expected_form(name, n_rows, env_spec)
-        fits = map_tree(_form, value) == expected
+        space = env_spec.action_space if name == "actions" else env_spec.observation_space
+        forms = (
+            f"{'text' if leaf.dtype == object else leaf.dtype} of shape {(n_rows, *leaf.shape)}"
+            for leaf in space_leaves(space)
+        )
+        expected = unflatten(space, forms)
+        fits = form == expected
     if not fits:
-        raise ValueError(f"{name} is {map_tree(_form, value)}, expected {expected}")
+        raise ValueError(f"{name} is {form}, expected {expected}")
 
 
 def _form(leaf: Any) -> str:
@@ -351,14 +360,3 @@ def _form(leaf: Any) -> str:
         return f"a {type(leaf).__name__}"
     are_held = leaf.dtype == object and all(isinstance(value, str | np.ndarray) for value in leaf.flat)
     return f"{'text' if are_held else leaf.dtype} of shape {leaf.shape}"
-
-
-def _expected_form(name: str, n_rows: int, env_spec: EnvSpec) -> Any:
-    if name in _DTYPES:
-        return f"{np.dtype(_DTYPES[name])} of shape {(n_rows,)}"
-    space = env_spec.action_space if name == "actions" else env_spec.observation_space
-    forms = (
-        f"{'text' if leaf.dtype == object else leaf.dtype} of shape {(n_rows, *leaf.shape)}"
-        for leaf in space_leaves(space)
-    )
-    return unflatten(space, forms)

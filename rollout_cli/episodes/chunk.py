@@ -111,19 +111,21 @@ class Chunk(_Episodes):
         return replace(self.rows(first_row, first_row + int(fields["lengths"].sum())), **fields)
 
     def rows(self, start: int, stop: int) -> Chunk:
-        """Return rows `start` to `stop - 1` of a chunk of one episode, as views; the episode's facts stay."""
-        fields = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
+        """Return rows `start` to `stop - 1` of a chunk of one episode, as views.
+
+        The episode's facts stay, but where rows follow, these have not ended it.
+        """
+        fields: Fields = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
+        if stop < self.n_steps:
+            fields["last_observations"] = _cut(self.observations, stop, stop + 1)
+            fields |= dict.fromkeys(("terminated", "truncated"), np.zeros(1, bool))
         return replace(self, lengths=np.array([stop - start], np.int64), **fields)
 
     def truncated_at(self, limit: int) -> Chunk:
         """Return a chunk of one whole episode as it would be under a limit of so many steps, in views."""
         if self.n_steps < limit:
             return self
-        cut = self
-        if self.n_steps > limit:
-            following = tuple(leaf[limit : limit + 1] for leaf in self.observations)
-            cut = replace(self.rows(0, limit), last_observations=following, terminated=np.zeros(1, bool))
-        return replace(cut, truncated=np.ones(1, bool))
+        return replace(self.rows(0, limit), truncated=np.ones(1, bool))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.plain import plain_value
-from rollout_cli.episodes.spaces import Array, has_utf8
+from rollout_cli.episodes.spaces import Array, Arrays, has_utf8
 
 InfoPath = tuple[str, ...]
 
@@ -71,7 +71,7 @@ class InfoTable:
     n_rows: int
     columns: tuple[InfoColumn, ...] = ()
     # By dotted path, the rows (ascending int64, some more than once) of values that nothing can store.
-    dropped_rows: Mapping[str, Array] = field(default_factory=dict)
+    dropped_rows: Arrays = field(default_factory=dict)
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -129,7 +129,7 @@ def all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
 
 
-def concatenate_arrays(infos: Sequence[Mapping[str, Array]], sizes: Sequence[int]) -> dict[str, Array]:
+def concatenate_arrays(infos: Sequence[Arrays], sizes: Sequence[int]) -> dict[str, Array]:
     """Join info arrays by key; those of `infos[j]` have length `sizes[j]`."""
     keys = dict.fromkeys(key for info in infos for key in info)
     return {key: _join([info.get(key) for info in infos], sizes) for key in keys}

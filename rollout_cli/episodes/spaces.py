@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import getitem, itemgetter
@@ -25,6 +25,8 @@ from rollout_cli.untrusted import check_size
 Array = npt.NDArray[Any]
 Tree = Any
 """An array, or a dict or tuple of trees."""
+Arrays = Mapping[str, Array]
+"""Arrays by name."""
 Leaves = tuple[Array, ...]
 """One array a leaf of a space."""
 Space = spaces.Space[Any]
