@@ -152,7 +152,7 @@ def stream_batches(
     blocks = list(rows.blocks())
     if rng is not None:
         blocks = [blocks[at] for at in rng.permutation(len(blocks))]
-    left: list[Batch] = []  # Fewer steps than a batch has.
+    left = []  # Fewer steps than a batch has.
     n_left = 0
     step_bytes = rows.table.schema.step_bytes
     for buffer in grouped(blocks, lambda block: block.n_steps * step_bytes, BUFFER_BYTES):
@@ -171,7 +171,7 @@ def stream_batches(
 
 def grouped(items: Iterable[Item], size: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
     """Yield items in lists, each ended by the item with which their sizes come to `least`."""
-    group: list[Item] = []
+    group = []
     total = 0
     for item in items:
         group.append(item)

@@ -56,10 +56,10 @@ def read_committed(root: Path, info: Document) -> Committed:
     present = set(segment_files(root / "meta" / "episodes", n_partitions))
     if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
         present |= set(segment_files(root / "data", n_partitions))
-    committed: list[Written] = []
-    partitions: list[CommittedPartition] = []
-    damaged: list[Path] = []
-    notices: list[str] = []
+    committed = []
+    partitions = []
+    damaged = []
+    notices = []
     for partition, first in enumerate(info["first_numbers"]):
         count = max((segment.number + 1 for segment in present if segment.partition == partition), default=0)
         segments = [SegmentId(n_partitions, partition, number) for number in range(count)]

@@ -29,7 +29,7 @@ from rollout_cli.episodes.infos import (
     kind_type,
 )
 from rollout_cli.episodes.plain import Fields, plain_value
-from rollout_cli.episodes.spaces import Leaf
+from rollout_cli.episodes.spaces import DType, Leaf, Shape
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
 
 Array = npt.NDArray[Any]
@@ -93,7 +93,7 @@ def info_type(kind: str) -> pa.DataType:
 
 
 @lru_cache(maxsize=256)
-def _nested_types(dtype: np.dtype[Any], shape: tuple[int, ...], *, fixed: bool) -> tuple[pa.DataType, ...]:
+def _nested_types(dtype: DType, shape: Shape, *, fixed: bool) -> tuple[pa.DataType, ...]:
     """Return the type of numbers, and those of the lists around them, innermost first.
 
     Being cached, they are the same objects each time, which pyarrow finds equal without comparing their
@@ -277,7 +277,7 @@ def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.
     return encode_sparse_tensor(values[order], rows[order], n_rows)
 
 
-def fits(values: Array, dtype: np.dtype[Any]) -> Array:
+def fits(values: Array, dtype: DType) -> Array:
     """Return which rows of `values` (n, ...) are exactly promoted to `dtype`, bool (n,).
 
     A promotion keeps the sort (an integer stays an integer) or goes from integer to float, up to the integers

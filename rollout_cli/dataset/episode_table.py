@@ -18,7 +18,6 @@ from rollout_cli.dataset.convert import decode
 from rollout_cli.dataset.layout import (
     LOST_INFO,
     FileId,
-    Origin,
     check_origin,
     file_name,
     file_origin,
@@ -217,7 +216,7 @@ def read_episode_table(root: Path, info: Document, files: Mapping[FileId, Path])
         )
     tables, counts = [pa.Table.from_batches([], schema)], {}
     data, episodes = ([*map(str, columns)] for columns in (whole.data, whole.episodes))
-    paths: dict[Path, tuple[Origin, Sequence[str]]] = {}
+    paths = {}
     for (chunk, file), path in files.items():
         with open_parquet(path) as opened:
             check_table(path, opened, episodes)

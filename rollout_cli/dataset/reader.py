@@ -273,30 +273,33 @@ class Episode:
         """The episode's row of `meta/episodes`, by column name."""
         return MappingProxyType({name: values[self._at] for name, values in self._table.facts.items()})
 
+    def _fact(self, name: str) -> Any:
+        return self._table.facts[name][self._at]
+
     @property
     def id(self) -> int:
         """Its place in the dataset."""
-        return int(self._table.facts["episode_id"][self._at])
+        return int(self._fact("episode_id"))
 
     @property
     def source(self) -> int:
         """The place of the run that it is of, in the `sources` of info.json."""
-        return int(self._table.facts["source"][self._at])
+        return int(self._fact("source"))
 
     @property
     def number(self) -> int:
         """Its number, which with the root seed decides its seeds."""
-        return int(self._table.facts["episode_number"][self._at])
+        return int(self._fact("episode_number"))
 
     @property
     def seed(self) -> int:
         """The seed given to `env.reset`."""
-        return int(self._table.facts["seed"][self._at])
+        return int(self._fact("seed"))
 
     @property
     def total_reward(self) -> float:
         """The sum of its rewards."""
-        return float(self._table.facts["return"][self._at])
+        return float(self._fact("return"))
 
     @property
     def terminated(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.folder import FolderLock
-from rollout_cli.dataset.layout import AnyPath, aside_path, info_path, read_info, stats_path
+from rollout_cli.dataset.layout import AnyPath, aside_path, collected_source, info_path, read_info, stats_path
 from rollout_cli.dataset.metadata import count_segments, utc_now, write_contents
 from rollout_cli.dataset.store import FileStore, file_store
 from rollout_cli.dataset.verify import VerifyReport, verify_dataset
@@ -80,10 +80,10 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     if not is_whole or info["status"] == "collecting":
         info["status"] = "interrupted"
     if not (is_whole or info["derived"]):  # What ended the run, and what it kept, was said of other episodes.
-        ends = ("stopped_by", "acceptance")
-        info["sources"] = [
-            {name: value for name, value in source.items() if name not in ends} for source in info["sources"]
-        ]
+        source = collected_source(info)
+        for name in ("stopped_by", "acceptance"):
+            source.pop(name, None)
+        info["sources"] = [source]
     if not is_whole and "card" in info:
         info["card"] = {**info["card"], "plot": False}  # The picture shows them, too.
     report = RepairReport(
@@ -108,7 +108,7 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
 def _valid_segments(report: VerifyReport) -> list[Written]:
     """Return the segments of each partition before its first one that is missing or at fault."""
     wrong = {fault.segment for fault in report.faults}
-    kept: list[Written] = []
+    kept = []
     following: Counter[int] = Counter()
     for written in report.segments:
         if written.segment not in wrong and written.segment.number == following[written.segment.partition]:

@@ -25,7 +25,7 @@ from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns, without_infos
-from rollout_cli.episodes.infos import InfoColumns
+from rollout_cli.episodes.infos import InfoColumns, InfoPath
 from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.errors import UsageError
 from rollout_cli.progress import Progress
@@ -266,7 +266,7 @@ def _refuse_repeated(inputs: Sequence[Dataset]) -> None:
 
 def _joined_columns(inputs: Sequence[Dataset]) -> InfoColumns:
     """Return the info columns that hold the values of all; those without a common kind become JSON."""
-    met: dict[str, tuple[tuple[str, ...], dict[str, bool]]] = {}
+    met: dict[str, tuple[InfoPath, dict[str, bool]]] = {}
     for dataset in inputs:
         for name, (path, kind) in dataset.rows.table.schema.infos.items():
             met.setdefault(name, (path, {}))[1][kind] = False

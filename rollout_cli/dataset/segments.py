@@ -21,7 +21,7 @@ from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import SegmentId, file_origin
 from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
-from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
+from rollout_cli.dataset.stats import Place, find_anomalies, merge_stats, table_stats
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.tables import Encoded, NumberedChunk, episode_table, step_table
 from rollout_cli.episodes.chunk import AnyChunk, concatenate
@@ -124,7 +124,7 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
         pieces = iter([(steps, lost)])
     origin = file_origin(settings.run, job.segment.partition, episodes[settings.order][0].as_py())
     data, meta = job.segment.temporary(settings.root)
-    stats: list[TableStats] = []
+    stats = []
     anomalies: dict[str, Place] = {}
     with parquet_file(settings.files, data, schema.data) as out:
         written = 0

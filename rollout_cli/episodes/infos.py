@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.plain import plain_value
-from rollout_cli.episodes.spaces import Array, Arrays, has_utf8
+from rollout_cli.episodes.spaces import Array, Arrays, DType, Shape, has_utf8
 
 InfoPath = tuple[str, ...]
 
@@ -124,7 +124,7 @@ def free_name(name: str, taken: Container[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def all_masked(shape: Shape, dtype: DType) -> Array:
     """Return an array without any value: zeros under a mask."""
     return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
 
@@ -254,7 +254,7 @@ def key_text(key: Any) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def kind_type(kind: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def kind_type(kind: str) -> tuple[DType, Shape]:
     """Return dtype and shape of one value of a numeric kind: `float32[3,2]` is (float32, (3, 2))."""
     name, _, shape = kind.partition("[")
     return np.dtype(name), tuple(int(part) for part in shape.rstrip("]").split(",")) if shape else ()

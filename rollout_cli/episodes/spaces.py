@@ -25,6 +25,8 @@ from rollout_cli.untrusted import check_size
 Array = npt.NDArray[Any]
 Tree = Any
 """An array, or a dict or tuple of trees."""
+DType = np.dtype[Any]
+Shape = tuple[int, ...]
 Arrays = Mapping[str, Array]
 """Arrays by name."""
 Leaves = tuple[Array, ...]
@@ -49,10 +51,8 @@ class Leaf:
 
     path: LeafPath  # Keys (Dict) and positions (Tuple) from the root; empty where the space is the leaf.
     kind: LeafKind
-    dtype: np.dtype[
-        Any
-    ]  # Of its column; `object` for text, and for sequences: arrays (k, *shape of an element).
-    shape: tuple[int, ...]  # Of one sample.
+    dtype: DType  # Of its column; `object` for text, and for sequences: arrays (k, *shape of an element).
+    shape: Shape  # Of one sample.
     space: Space
 
     @property

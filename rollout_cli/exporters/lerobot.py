@@ -51,7 +51,7 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
         raise UsageError(f"lerobot takes an fps of 1 or more, and not {fps}", hint="{set=fps=30}")
     names = _leaf_names(export.env_spec)
     stats: dict[str, ColumnStats] = {}
-    columns: dict[str, _Column] = {}
+    columns = {}
     files: list[int] = []
     steps = 0
 

@@ -19,7 +19,7 @@ def write(export: Export) -> None:
     """Write a folder that `TensorDict.load_memmap` opens: a file a tensor, and a `meta.json` a TensorDict."""
     check_keys("torchrl", export.env_spec, reserved=_new_node(0))
     steps, episodes = export.n_steps, 0
-    tensors: dict[Key, Fields] = {}
+    tensors = {}
     for batch in export.blocks():
         ids = np.repeat(np.arange(episodes, episodes + len(batch)), batch.lengths)
         for key, values in _tensors(batch, ids):
