@@ -148,18 +148,18 @@ def stream_batches(
     rows: Rows, size: int, shuffle: int | None, columns: Names, infos: Sequence[str]
 ) -> Iterator[Batch]:
     """Yield the steps in batches of `size`, the last one of what is left; see `Dataset.iter_batches`."""
-    rng = None if shuffle is None else np.random.default_rng(shuffle)
+    ordered: Callable[[int], Array] = np.arange
+    if shuffle is not None:
+        ordered = np.random.default_rng(shuffle).permutation
     blocks = list(rows.blocks())
-    if rng is not None:
-        blocks = [blocks[at] for at in rng.permutation(len(blocks))]
+    blocks = [blocks[at] for at in ordered(len(blocks))]
     left = []  # Fewer steps than a batch has.
     n_left = 0
     step_bytes = rows.table.schema.step_bytes
     for buffer in grouped(blocks, lambda block: block.n_steps * step_bytes, BUFFER_BYTES):
         buffered = Rows(rows.table, np.concatenate([block.ids for block in buffer]))
         steps = Transitions(buffered, columns, infos)
-        order = np.arange(len(steps)) if rng is None else rng.permutation(len(steps))
-        for part in np.split(order, range(size - n_left, len(order), size)):
+        for part in np.split(ordered(len(steps)), range(size - n_left, len(steps), size)):
             left.append(steps[part])
             n_left += len(part)
             if n_left == size:
@@ -270,8 +270,9 @@ def taken(tree: Tree, places: Array) -> Tree:
 
 def chosen_columns(names: Names, every: Sequence[str]) -> list[str]:
     """Return the chosen ones of some columns, all for None; raise `ValueError` for any other."""
-    if wrong := [name for name in names or () if name not in every]:
-        raise ValueError(f"there is no column {wrong[0]!r}; choose among {', '.join(every)}")
+    for name in names or ():
+        if name not in every:
+            raise ValueError(f"there is no column {name!r}; choose among {', '.join(every)}")
     return list(every if names is None else names)
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rollout_cli.dataset.commits import SegmentRecord, Written, read_tables, totals_of
-from rollout_cli.dataset.layout import SegmentId, check_origin, file_origin, fingerprint_of, segment_files
+from rollout_cli.dataset.layout import (
+    SegmentId,
+    check_origin,
+    episodes_folder,
+    file_origin,
+    fingerprint_of,
+    segment_files,
+)
 from rollout_cli.dataset.parquet import open_parquet
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.store import has_rename
@@ -53,7 +60,7 @@ def read_committed(root: Path, info: Document) -> Committed:
     not hold what it states.
     """
     schema, n_partitions = DatasetSchema.from_info(info), info["partitions"]
-    present = set(segment_files(root / "meta" / "episodes", n_partitions))
+    present = set(segment_files(episodes_folder(root), n_partitions))
     if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
         present |= set(segment_files(root / "data", n_partitions))
     committed = []

@@ -20,6 +20,7 @@ import pyarrow as pa
 from rollout_cli.episodes.infos import (
     JSON,
     STRING,
+    InfoArrays,
     InfoColumn,
     InfoColumns,
     InfoPath,
@@ -286,7 +287,7 @@ def fits(values: Array, dtype: DType) -> Array:
     if values.dtype == dtype:
         return np.ones(len(values), bool)
     if values.dtype.kind == dtype.kind == "f":
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             same = (values.astype(dtype).astype(np.float64) == values) | np.isnan(values)
     elif values.dtype.kind in "iu" and dtype.kind in "iuf":
         high = 2 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else int(np.iinfo(dtype).max)
@@ -297,7 +298,7 @@ def fits(values: Array, dtype: DType) -> Array:
     return np.asarray(same.reshape(len(values), -1).all(axis=1))
 
 
-def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:
+def decode_infos(prefix: str, table: pa.Table) -> InfoArrays:
     """Return one array a dotted key that has any value, as `InfoTable.to_arrays` gives them."""
     return dict(sorted(decode_info_table(prefix, table, {}).to_arrays().items()))
 

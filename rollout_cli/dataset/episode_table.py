@@ -40,8 +40,6 @@ _REWARD = space_columns(_REWARD_SPACE, "reward")
 
 _UNKNOWN = -1
 
-_PLACES = ("length", "source", "data_chunk_index", "data_file_index", "data_row_index")
-
 
 @dataclass(slots=True, eq=False)
 class _FieldGroup:
@@ -64,7 +62,6 @@ class EpisodeTable:
         table: The columns `EPISODE_FIELDS`, one row an episode.
         columns: Each of these as an array (N,), by name, which cannot be written to.
         facts: The same as sequences, which give Python's own numbers.
-        lengths, terminated, truncated: Those of three of them, which readers ask for most.
         reader: What reads the files.
     """
 
@@ -84,9 +81,6 @@ class EpisodeTable:
         self.columns = {field.name: decode(table[field.name]) for field in EPISODE_FIELDS}
         # What a view of memory gives are Python's own numbers, as fast as numpy gives its own.
         self.facts: Fields = {name: column.data for name, column in self.columns.items()}
-        self.lengths: Sequence[int] = self.facts["length"]
-        self.terminated: Sequence[bool] = self.facts["terminated"]
-        self.truncated: Sequence[bool] = self.facts["truncated"]
         # Where each episode begins in a table, which is found for a file at a time: the number of the row
         # group, and the row in it.
         n_episodes = table.num_rows
@@ -116,8 +110,7 @@ class EpisodeTable:
         if not len(places):
             return
         for start, stop in runs(np.any(np.diff(places[:, :2], axis=0), axis=1)):
-            chunk, file, *_ = places[start].tolist()
-            yield self.root / folder / file_name((chunk, file)), slice(start, stop)
+            yield self.root / folder / file_name(places[start].tolist()), slice(start, stop)
 
     def field(self, name: str, episode: int) -> Tree:
         """Return `reward`, `observation`, `action` or `last_observation` of an episode.
@@ -128,7 +121,9 @@ class EpisodeTable:
         Raises:
             DatasetFormatError: If the files are damaged, or contradict each other.
         """
-        folder, length = (EPISODES, 1) if name == "last_observation" else (DATA, self.lengths[episode])
+        folder, length = (
+            (EPISODES, 1) if name == "last_observation" else (DATA, self.facts["length"][episode])
+        )
         number = self._groups[folder][episode]
         if number == _UNKNOWN:
             number = self._find_groups(folder, episode)
@@ -221,7 +216,8 @@ def read_episode_table(root: Path, info: Document, files: Mapping[FileId, Path])
         with open_parquet(path) as opened:
             check_table(path, opened, episodes)
             table, footer = opened.read(columns=schema.names), opened.metadata.metadata
-        lengths, sources, chunks, numbers, rows = (decode(table[name]) for name in _PLACES)
+        names = ("length", "source", "data_chunk_index", "data_file_index", "data_row_index")
+        lengths, sources, chunks, numbers, rows = (decode(table[name]) for name in names)
         is_wrong = (lengths < 1) | (sources < 0) | (sources >= len(info["sources"])) | (rows < 0)
         if is_wrong.any():
             raise DatasetFormatError(

@@ -74,6 +74,11 @@ def plot_path(root: Path) -> Path:
     return root / "meta" / PLOT
 
 
+def episodes_folder(root: Path) -> Path:
+    """Return the folder of the episodes files, whose presence commits their segments."""
+    return root / "meta" / "episodes"
+
+
 def aside_path(root: Path) -> Path:
     """Return the path of a new folder for damaged files."""
     return root / f"{ASIDE}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
@@ -122,7 +127,7 @@ class SegmentId:
 
     def paths(self, root: Path) -> tuple[Path, Path]:
         """Return the paths of its data file, and of its episodes file, whose presence commits the segment."""
-        return root / "data" / file_name(self.file), root / "meta" / "episodes" / file_name(self.file)
+        return root / "data" / file_name(self.file), episodes_folder(root) / file_name(self.file)
 
     def temporary(self, root: Path) -> tuple[Path, Path]:
         """Return the paths of both files before the commit: their own, where no rename gives them those."""

@@ -20,6 +20,7 @@ from rollout_cli.dataset.layout import (
     FORMAT_VERSION,
     TOTALS,
     SegmentId,
+    episodes_folder,
     info_path,
     segment_files,
     stats_path,
@@ -258,7 +259,7 @@ class DatasetBuild:
     def present_segments(self) -> list[Written]:
         """Return the committed segments whose files still exist, in the order of their episodes."""
         # Each folder is listed once: a request for each object would take long.
-        folders = (self.settings.root / "data", self.settings.root / "meta" / "episodes")
+        folders = (self.settings.root / "data", episodes_folder(self.settings.root))
         present = set.intersection(*(set(segment_files(folder, len(self._partitions))) for folder in folders))
         return [written for segment, written in sorted(self.segments.items()) if segment in present]
 

@@ -111,10 +111,11 @@ def split_dataset(
     edges = np.round(np.cumsum(shares / shares.sum()) * len(dataset)).astype(int)
     chosen = np.searchsorted(edges, ranks, side="right")
     selections = {name: dataset[chosen == at] for at, name in enumerate(parts)}
-    if empty := [name for name, part in selections.items() if not len(part)]:
-        raise UsageError(
-            f"{empty[0]} would have no episode: there are {len(dataset)}", hint="give it a larger share"
-        )
+    for name, part in selections.items():
+        if not len(part):
+            raise UsageError(
+                f"{name} would have no episode: there are {len(dataset)}", hint="give it a larger share"
+            )
     made = [
         derivation(
             [part],

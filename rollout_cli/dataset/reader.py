@@ -24,7 +24,7 @@ from rollout_cli.dataset.batches import (
     stream_batches,
 )
 from rollout_cli.dataset.episode_table import EpisodeTable
-from rollout_cli.dataset.layout import AnyPath, read_info, table_files
+from rollout_cli.dataset.layout import AnyPath, episodes_folder, read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
@@ -49,11 +49,11 @@ def load(path: AnyPath, *, verify: bool = False) -> Dataset:
     """
     root = folder_of(path)
     # Listed before info.json is read: a run names its fingerprint there before it commits the first file.
-    files = table_files(root / "meta" / "episodes")
+    files = table_files(episodes_folder(root))
     dataset = Dataset(rows_of(root, read_info(root), files))
     stated = dataset.info["episodes"]
     if len(dataset) < stated:
-        if files != table_files(root / "meta" / "episodes"):  # A run has gone on meanwhile, and ended.
+        if files != table_files(episodes_folder(root)):  # A run has gone on meanwhile, and ended.
             return load(path, verify=verify)
         text = f"{root} has {len(dataset):,} episodes, but its info.json states {stated:,}"
         warnings.warn(f"{text}; see: rollout verify {shell_word(root)}", UserWarning, stacklevel=2)
@@ -263,7 +263,7 @@ class Episode:
         self._fields: dict[str, Tree] = {}  # Those that were asked for.
 
     def __len__(self) -> int:
-        return self._table.lengths[self._at]
+        return int(self._fact("length"))
 
     def __repr__(self) -> str:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
@@ -304,12 +304,12 @@ class Episode:
     @property
     def terminated(self) -> bool:
         """Whether it ended by its own rules."""
-        return self._table.terminated[self._at]
+        return bool(self._fact("terminated"))
 
     @property
     def truncated(self) -> bool:
         """Whether it was cut off."""
-        return self._table.truncated[self._at]
+        return bool(self._fact("truncated"))
 
     @property
     def observations(self) -> Tree:

@@ -8,7 +8,6 @@ repair completes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,7 +43,7 @@ class RepairReport:
         return dict(plain_json(asdict(self)))
 
 
-def repair_dataset(path: AnyPath, *, dry_run: bool = False, files: FileStore | None = None) -> RepairReport:
+def repair_dataset(path: AnyPath, *, dry_run: bool = False) -> RepairReport:
     """Keep the segments of each partition before the first one at fault, and move the others aside.
 
     Unless all episodes that info.json states are still there, the status becomes `interrupted`. With
@@ -56,10 +55,10 @@ def repair_dataset(path: AnyPath, *, dry_run: bool = False, files: FileStore | N
         StorageError: If it cannot be read or written.
     """
     root = folder_of(path)
-    files = files or file_store(root)
     read_info(root)  # Without one there is nothing to lock.
     if dry_run:
         return _repair(root, None)
+    files = file_store(root)
     with FolderLock(files, root):
         return _repair(root, files)
 
@@ -69,9 +68,10 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     verified = verify_dataset(root)
     kept = _valid_segments(verified)
     invalid = {*verified.data_files, *verified.episodes_files} - {written.segment for written in kept}
+    aside = aside_path(root)
     moved = []
     # A commit record goes before its rows, the last segment first: at each moment a dataset is left.
-    for segment in sorted(invalid, key=lambda segment: segment.file, reverse=True):
+    for segment in sorted(invalid, reverse=True):
         moved += [part[segment] for part in (verified.episodes_files, verified.data_files) if segment in part]
     moved += verified.unexpected
     info = dict(verified.info)
@@ -93,12 +93,15 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
         episodes=info["episodes"],
         steps=info["steps"],
         dropped_episodes=sum(written.record.episodes for written in verified.segments) - info["episodes"],
-        aside=aside_path(root) if moved else None,
+        aside=aside if moved else None,
         moved=tuple(verified.name(path) for path in moved),
     )
     if files is not None and report.changed:
-        if report.aside is not None:
-            _move_aside(files, root, moved, report.aside)
+        for path in (info_path(root), stats_path(root)):
+            if moved and path.is_file():  # Copies: both are written again.
+                files.replace(aside / path.relative_to(root), path.read_bytes())
+        for path in moved:
+            files.move(path, aside / path.relative_to(root))
         repaired = info["times"].get("repaired", [])
         info["times"] = {**info["times"], "repaired": [*repaired, utc_now()]}
         write_contents(files, root, info, kept, verified.schema)
@@ -115,12 +118,3 @@ def _valid_segments(report: VerifyReport) -> list[Written]:
             following[written.segment.partition] += 1
             kept.append(written)
     return kept
-
-
-def _move_aside(files: FileStore, root: Path, moved: Sequence[Path], aside: Path) -> None:
-    """Move files to `aside` under their names, with copies of info.json and stats.json."""
-    for path in (info_path(root), stats_path(root)):
-        if path.is_file():
-            files.replace(aside / path.relative_to(root), path.read_bytes())
-    for path in moved:
-        files.move(path, aside / path.relative_to(root))

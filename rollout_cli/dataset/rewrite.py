@@ -31,17 +31,6 @@ from rollout_cli.errors import UsageError
 from rollout_cli.progress import Progress
 from rollout_cli.remote import folder_of
 
-_SAME = ("spaces", "max_episode_length", "next_observation")
-
-_HASHED = ("policy", "env", "worker")
-"""Of what a record has the hash of the source."""
-
-_OF_PART = ("episodes", "shard", "workers")
-"""The options in which the parts of one run may differ."""
-
-_TELLING = ("source", "episode_number", "length", "return")
-"""The facts by which episodes are told from others."""
-
 Rewritten = tuple[Chunk, int, Array | None]
 """Whole episodes, the partition they go to, and their sources, int64 (N,); None for the first source."""
 
@@ -173,7 +162,8 @@ def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
     for dataset in inputs:
         if dataset.path.resolve() in (path, *path.parents):
             raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
-        if differing := [name for name in _SAME if dataset.info[name] != first.info[name]]:
+        same = ("spaces", "max_episode_length", "next_observation")
+        if differing := [name for name in same if dataset.info[name] != first.info[name]]:
             raise UsageError(
                 f"{dataset.path} and {first.path} do not fit together: {', '.join(differing)} differ",
                 hint="join datasets of one environment",
@@ -183,8 +173,9 @@ def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
 def _hash_of(inputs: Sequence[Dataset], changed: bytes) -> str:
     """Return a hash of what is read, by which an open reader knows other episodes in the place of these."""
     read = blake2b(changed, digest_size=16)
-    for rows, name in ((dataset.rows, name) for dataset in inputs for name in _TELLING):
-        read.update(rows.column(name).tobytes())
+    for dataset in inputs:
+        for name in ("source", "episode_number", "length", "return"):
+            read.update(dataset.rows.column(name).tobytes())
     return read.hexdigest()
 
 
@@ -224,8 +215,9 @@ def _is_shared(first: Document, other: Document) -> bool:
 
 
 def _made_by(source: Document) -> list[Any]:
-    options = {**source.get("collector", {}), **dict.fromkeys(_OF_PART)}
-    return [options, *((source.get(name) or {}).get("sha256") for name in _HASHED)]
+    """Return the options of a run but those in which its parts may differ, and the hashes of its code."""
+    options = {**source.get("collector", {}), **dict.fromkeys(("episodes", "shard", "workers"))}
+    return [options, *((source.get(name) or {}).get("sha256") for name in ("policy", "env", "worker"))]
 
 
 def _one_record(first: Document, other: Document) -> Fields:

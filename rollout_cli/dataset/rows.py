@@ -20,7 +20,7 @@ from rollout_cli.dataset.tables import decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.expression import Expression, of_one_kind
-from rollout_cli.episodes.infos import INFO_GROUPS, STRING, all_masked, kind_type
+from rollout_cli.episodes.infos import INFO_GROUPS, STRING, InfoArrays, all_masked, kind_type
 from rollout_cli.episodes.plain import Document
 from rollout_cli.errors import DatasetFormatError, StorageError
 
@@ -159,7 +159,7 @@ class Rows:
         typed = (name for name in self.table.schema.infos if name.startswith(f"{group}."))
         return self._infos(group, (*typed, f"{group}_extra")).keys()
 
-    def _infos(self, group: str, columns: tuple[str, ...]) -> dict[str, Array]:
+    def _infos(self, group: str, columns: tuple[str, ...]) -> InfoArrays:
         with self._decoding():
             table = self.ends(columns) if group == "episode_info" else self.steps(columns)
             return decode_infos(group, table)

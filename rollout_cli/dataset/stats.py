@@ -51,7 +51,7 @@ def merged(parts: Sequence[ColumnStats]) -> ColumnStats:
         return parts[0]
     counts, lows, highs, means, squares = np.stack(parts, axis=1)
     count = counts.sum(axis=0)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         # As a distance from one of them, for all may be far from zero and near one another.
         mean = means[0] + ((means - means[0]) * (counts / np.maximum(count, 1))).sum(axis=0)
         m2 = squares.sum(axis=0) + ((means - mean) ** 2 * counts).sum(axis=0)
@@ -63,7 +63,7 @@ def _block_stats(rows: Array) -> ColumnStats:
     numbers = np.array(rows.T, np.float64, order="C")
     low, high = numbers.min(axis=1), numbers.max(axis=1)
     count = np.full(len(numbers), len(rows))
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         if np.isfinite(low).all() and np.isfinite(high).all():
             mean = numbers.mean(axis=1)
         else:
@@ -117,8 +117,7 @@ def _counted_values(column: pa.ChunkedArray, first_row: int) -> Array:
         if math.prod(values.shape[1:]) <= MAX_ELEMENTS:
             return values
         rows = np.flatnonzero(column.is_valid()) if column.null_count else np.arange(len(values))
-        sampled: Array = values[(first_row + rows) % SAMPLE == 0]
-        return sampled.reshape(-1)
+        return np.ravel(values[(first_row + rows) % SAMPLE == 0])
     taken = []
     for part in column.chunks:  # Joining them would cost more than the statistics.
         taken.append(decode(pa.chunked_array([part]))[-first_row % SAMPLE :: SAMPLE])

@@ -17,7 +17,14 @@ from rollout_cli.dataset.committed import Committed, read_committed
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_dataset, remove_temporary
 from rollout_cli.dataset.inference import SchemaInference
-from rollout_cli.dataset.layout import fingerprint_of, info_path, order_column, read_info, started_at
+from rollout_cli.dataset.layout import (
+    episodes_folder,
+    fingerprint_of,
+    info_path,
+    order_column,
+    read_info,
+    started_at,
+)
 from rollout_cli.dataset.metadata import DatasetBuild, DatasetSettings, DatasetSummary, Status, WriteSegment
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema, env_record, info_columns_of
 from rollout_cli.dataset.segments import SegmentSettings, write_segment
@@ -96,14 +103,14 @@ class DatasetWriter:
             raise
 
     def _begin(self, committed: Committed | None) -> None:
-        columns, source, segments = self._settings.columns, self._info["sources"][0], tuple[Written, ...]()
+        columns, source = self._settings.columns, self._info["sources"][0]
         if committed is not None:
             self._folder.move_aside(committed.damaged)
             self.has_episodes = True
             columns, source = info_columns_of(committed.info["features"]), committed.info["sources"][0]
-            segments = committed.segments
         if columns is not None:
             self._inference.decided = True
+            segments = committed.segments if committed else ()
             self._build = self._new_build(columns, source["run"], segments)
         elif not self._folder.has_old:
             metadata.write_info(self._folder.files, self._folder.path, self._info)
@@ -227,7 +234,7 @@ class DatasetWriter:
         if build is None and self._folder.has_old:  # Of a run, a replacement has left one or the other.
             if has_info and started_at(read_info(root)) == started_at(self._info):
                 self._end_old("interrupted")
-        elif not (build and build.segments) and not any((root / "meta" / "episodes").rglob("*.parquet")):
+        elif not (build and build.segments) and not any(episodes_folder(root).rglob("*.parquet")):
             remove_dataset(files, root)
         elif build is not None and has_info:
             build.end("interrupted", **self.facts())

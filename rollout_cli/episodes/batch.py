@@ -17,7 +17,7 @@ import numpy as np
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
-from rollout_cli.episodes.infos import INFO_GROUPS, all_masked, concatenate_arrays
+from rollout_cli.episodes.infos import INFO_GROUPS, InfoArrays, all_masked, concatenate_arrays
 from rollout_cli.episodes.spaces import (
     Array,
     Space,
@@ -146,13 +146,13 @@ class EpisodeBatch:
     """
 
     env_spec: EnvSpec
-    episode_infos: dict[str, Array]
+    episode_infos: InfoArrays
     observations: Tree
     last_observations: Tree
     actions: Tree
     rewards: Array
-    env_infos: dict[str, Array]
-    agent_infos: dict[str, Array]
+    env_infos: InfoArrays
+    agent_infos: InfoArrays
     step_types: Array
     lengths: Array
     terminated: Array
@@ -233,7 +233,8 @@ class EpisodeBatch:
             ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each
                 other.
         """
-        batches, rows = list[EpisodeBatch](), SpaceRows(env_spec.observation_space)
+        rows = SpaceRows(env_spec.observation_space)
+        batches = []
         for episode in episodes:
             if episode.keys() != _LIST_KEYS:
                 odd = sorted(episode.keys() ^ _LIST_KEYS)

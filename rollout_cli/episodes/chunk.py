@@ -28,7 +28,7 @@ _EPISODE_FIELDS = (*_EPISODE_ARRAYS, "last_observations", "episode_infos")
 
 def sum_of(rewards: Array) -> float:
     """Return the sum of rewards, or of returns: nan of inf and -inf, and inf where a float is too small."""
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         return float(rewards.sum())
 
 
@@ -205,7 +205,7 @@ def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
     starts = np.cumsum(lengths) - lengths
     # A copy: numpy adds unaligned values, such as views of a message, block by block, which rounds
     # differently.
-    with np.errstate(over="ignore", invalid="ignore"):  # As in `sum_of`: rewards have warnings of ours.
+    with np.errstate(all="ignore"):  # As in `sum_of`: rewards have warnings of ours.
         return np.asarray(np.add.reduceat(np.concatenate([*rewards, np.zeros(0)]), starts))
 
 

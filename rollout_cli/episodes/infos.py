@@ -23,6 +23,9 @@ InfoPath = tuple[str, ...]
 InfoColumns = Mapping[str, tuple[InfoPath, str]]
 """The typed info columns by name (`env_info.x`): the keys that lead to a value; its kind, never `json`."""
 
+InfoArrays = dict[str, Array]
+"""Info arrays by dotted path."""
+
 INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 """The infos of `env.step`, of the policy, and of `env.reset`."""
 
@@ -90,7 +93,7 @@ class InfoTable:
             {name: rows for name, rows in dropped.items() if len(rows)},
         )
 
-    def to_arrays(self) -> dict[str, Array]:
+    def to_arrays(self) -> InfoArrays:
         """Return one info array a dotted path, length `n_rows`.
 
         A path whose masked array would take over `DENSE_BYTES`, as a few renderings do, is an array of
@@ -129,7 +132,7 @@ def all_masked(shape: Shape, dtype: DType) -> Array:
     return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
 
 
-def concatenate_arrays(infos: Sequence[Arrays], sizes: Sequence[int]) -> dict[str, Array]:
+def concatenate_arrays(infos: Sequence[Arrays], sizes: Sequence[int]) -> InfoArrays:
     """Join info arrays by key; those of `infos[j]` have length `sizes[j]`."""
     keys = dict.fromkeys(key for info in infos for key in info)
     return {key: _join([info.get(key) for info in infos], sizes) for key in keys}
@@ -290,15 +293,11 @@ def classify(value: Any) -> tuple[str | None, Any]:
             if value.ndim == 0 and value.dtype.kind == "U":
                 return classify(str(value))
             if value.size and value.dtype.kind in "biuf" and value.dtype.itemsize <= _WIDEST_BYTES:
-                return _classify_numbers(value)
+                name = value.dtype.newbyteorder("=").name
+                if value.ndim:
+                    return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
+                # `[()]` takes a scalar out of what may be an environment's own buffer.
+                return name, value.item() if name in ("bool", "int64", "float64") else value[()]
         return JSON, json.dumps(plain_value(value), sort_keys=True, allow_nan=False)
     except Exception:  # noqa: BLE001 - a device array, a tensor with a gradient and others raise anything
         return None, None
-
-
-def _classify_numbers(value: Array) -> tuple[str, Any]:
-    name = value.dtype.newbyteorder("=").name
-    if value.ndim:
-        return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
-    # `[()]` takes a scalar out of what may be an environment's own buffer.
-    return name, value.item() if name in ("bool", "int64", "float64") else value[()]

@@ -116,8 +116,12 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
         return
     kinds = (kind for space_type, kind in _KINDS if isinstance(space, space_type))
     kind = next(kinds, "text" if np.dtype(space.dtype).kind == "U" else None)
-    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, spaces.Box | spaces.Discrete):
-        kind = None if 0 in (space.feature_space.shape or ()) else "sequence"
+    if (
+        isinstance(space, spaces.Sequence)
+        and isinstance(space.feature_space, spaces.Box | spaces.Discrete)
+        and 0 not in (space.feature_space.shape or ())
+    ):
+        kind = "sequence"
     name = ".".join(map(str, path))
     if kind is None:
         where = f" at {name!r}" if path else ""

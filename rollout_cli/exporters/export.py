@@ -75,7 +75,7 @@ class ExportSummary:
     losses: tuple[str, ...]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # Losses say what becomes of large rewards.
+@np.errstate(all="ignore")  # Losses say what becomes of large rewards.
 def export(
     dataset: EpisodeSource,
     format: str,  # noqa: A002 - the word of the command line

@@ -85,8 +85,7 @@ class Export:
     @property
     def env_kwargs(self) -> Document:
         """The keyword arguments that the environment was made with."""
-        kwargs: Document = self.run.get("env", {}).get("kwargs", {})
-        return kwargs
+        return dict(self.run.get("env", {}).get("kwargs", {}))
 
     @property
     def run(self) -> Document:

@@ -83,9 +83,10 @@ def _leaves(space: Space, name: str, tree: Tree) -> dict[str, pa.Array]:
     for column, values in zip(space_columns(space, name), tree_leaves(tree), strict=True):
         if is_image(column.leaf):
             out[column.name] = encode_images(values)
+        elif column.leaf.dtype == object:
+            out[column.name] = column.encode([values])
         elif column.stored:
-            is_object = column.leaf.dtype == object
-            out[column.name] = column.encode([values]) if is_object else encode_tensor(values)
+            out[column.name] = encode_tensor(values)
     return out
 
 

@@ -98,7 +98,8 @@ def open_writer(
     **settings: Any,
 ) -> DatasetWriter:
     """Open a writer of one run, whose record has the `header`; `settings` are those of `DatasetSettings`."""
-    folder = OutputFolder(path, overwrite=overwrite, keep_until=keep_until, files=files)
+    folder = OutputFolder(path, overwrite=overwrite, keep_until=keep_until)
+    folder.files = files or folder.files
     sources = [{"root_seed": root_seed, **(header or {})}]
     return DatasetWriter(
         folder, DatasetSettings(spec, sources, **settings), committed=committed, flush_seconds=flush_seconds
