@@ -194,7 +194,7 @@ def _check_identities(report: VerifyReport) -> None:
 
 
 def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) -> Beginning:
-    """Check both files of a segment, which begins so; return how the next one does."""
+    """Check both files of a segment with this beginning; return the beginning of the next segment."""
     next_id, next_number = begins
     data_path, path = segment.paths(report.path)
     metadata, table = _read(report, path, report.schema.episodes, segment)
