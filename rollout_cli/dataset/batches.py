@@ -29,6 +29,12 @@ Batch = dict[str, Tree]
 COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
 """What a batch has, in this order, unless some are chosen."""
 
+Index = int | np.integer[Any] | slice | Sequence[int] | Array
+"""One item, or some."""
+
+Names = Sequence[str] | None
+"""The columns that are chosen; None for all."""
+
 Padding = Literal["after", "before"] | None
 
 BUFFER_BYTES = 64 << 20
@@ -66,7 +72,7 @@ class FlatDataset(ABC):
     def _batch(self, places: Array) -> Batch:
         """Return the items at `places`, int64 (n,), which are checked."""
 
-    def __getitem__(self, at: int | np.integer[Any] | slice | Sequence[int] | Array) -> Batch:
+    def __getitem__(self, at: Index) -> Batch:
         """Return one item, or a batch.
 
         Raises:
@@ -99,7 +105,7 @@ class Transitions(FlatDataset):
     episode's last observation.
     """
 
-    def __init__(self, rows: Rows, columns: Sequence[str] | None = None, infos: Sequence[str] = ()) -> None:
+    def __init__(self, rows: Rows, columns: Names, infos: Sequence[str]) -> None:
         """Read the columns.
 
         Raises:
@@ -111,7 +117,7 @@ class Transitions(FlatDataset):
         self._names = [*chosen_columns(columns, COLUMNS), *infos]
         read = [name for name in FIELDS if name in {name.removeprefix("next_") for name in self._names}]
         lengths = rows.column("length")
-        self._n_rows, ends = int(lengths.sum()), np.cumsum(lengths) - 1
+        self._n_rows, ends = rows.n_steps, np.cumsum(lengths) - 1
         flat = flat_columns(rows, read, blank_rows=len(rows))
         steps = slice(self._n_rows)
         self._columns = {name: map_tree(itemgetter(steps), tree) for name, tree in flat.items()}
@@ -123,7 +129,7 @@ class Transitions(FlatDataset):
             for observed, last in zip(*leaves, strict=True):
                 observed[self._n_rows :] = last
         # Behind those of all steps stand the last observations: one index finds what followed a step.
-        self._observations, rows_in_all = flat.get("observations"), self._n_rows + len(rows)
+        self._columns["next_observations"], rows_in_all = flat.get("observations"), self._n_rows + len(rows)
         self._following = np.arange(1, self._n_rows + 1, dtype=np.min_scalar_type(rows_in_all))
         self._following[ends] = np.arange(self._n_rows, rows_in_all)
 
@@ -133,28 +139,27 @@ class Transitions(FlatDataset):
     def _batch(self, places: Array) -> Batch:
         following = self._following.take(places)
         return {
-            name: taken(self._observations, following)
-            if name == "next_observations"
-            else taken(self._columns[name], places)
+            name: taken(self._columns[name], following if name == "next_observations" else places)
             for name in self._names
         }
 
 
 def stream_batches(
-    rows: Rows, size: int, shuffle: int | None, columns: Sequence[str] | None, infos: Sequence[str]
+    rows: Rows, size: int, shuffle: int | None, columns: Names, infos: Sequence[str]
 ) -> Iterator[Batch]:
     """Yield the steps in batches of `size`, the last one of what is left; see `Dataset.iter_batches`."""
-    rng = None if shuffle is None else np.random.default_rng(shuffle)
+    ordered: Callable[[int], Array] = np.arange
+    if shuffle is not None:
+        ordered = np.random.default_rng(shuffle).permutation
     blocks = list(rows.blocks())
-    if rng is not None:
-        blocks = [blocks[at] for at in rng.permutation(len(blocks))]
-    left: list[Batch] = []  # Fewer steps than a batch has.
+    blocks = [blocks[at] for at in ordered(len(blocks))]
+    left = []  # Fewer steps than a batch has.
     n_left = 0
-    for buffer in grouped(blocks, _nominal_bytes, BUFFER_BYTES):
+    step_bytes = rows.table.schema.step_bytes
+    for buffer in grouped(blocks, lambda block: block.n_steps * step_bytes, BUFFER_BYTES):
         buffered = Rows(rows.table, np.concatenate([block.ids for block in buffer]))
         steps = Transitions(buffered, columns, infos)
-        order = np.arange(len(steps)) if rng is None else rng.permutation(len(steps))
-        for part in np.split(order, range(size - n_left, len(order), size)):
+        for part in np.split(ordered(len(steps)), range(size - n_left, len(steps), size)):
             left.append(steps[part])
             n_left += len(part)
             if n_left == size:
@@ -164,13 +169,9 @@ def stream_batches(
         yield _joined(left)
 
 
-def _nominal_bytes(rows: Rows) -> int:
-    return int(rows.column("length").sum()) * rows.table.schema.step_bytes
-
-
 def grouped(items: Iterable[Item], size: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
     """Yield items in lists, each ended by the item with which their sizes come to `least`."""
-    group: list[Item] = []
+    group = []
     total = 0
     for item in items:
         group.append(item)
@@ -199,10 +200,10 @@ class Windows(FlatDataset):
         rows: Rows,
         length: int,
         *,
-        stride: int = 1,
-        pad: Padding = "after",
-        returns_to_go: bool = False,
-        columns: Sequence[str] | None = None,
+        stride: int,
+        pad: Padding,
+        returns_to_go: bool,
+        columns: Names,
     ) -> None:
         """Read the columns.
 
@@ -267,10 +268,11 @@ def taken(tree: Tree, places: Array) -> Tree:
     return map_tree(lambda leaf: leaf.take(places, 0), tree)
 
 
-def chosen_columns(names: Sequence[str] | None, every: Sequence[str]) -> list[str]:
+def chosen_columns(names: Names, every: Sequence[str]) -> list[str]:
     """Return the chosen ones of some columns, all for None; raise `ValueError` for any other."""
-    if wrong := [name for name in names or () if name not in every]:
-        raise ValueError(f"there is no column {wrong[0]!r}; choose among {', '.join(every)}")
+    for name in names or ():
+        if name not in every:
+            raise ValueError(f"there is no column {name!r}; choose among {', '.join(every)}")
     return list(every if names is None else names)
 
 
@@ -317,7 +319,7 @@ def _row_groups(
     rows: Rows, folder: str, columns: tuple[str, ...], sizes: Array
 ) -> Iterator[tuple[pa.Table, Any, Any]]:
     """Yield each row group that has rows of the episodes, which of its rows they are, and where they go."""
-    if not (len(rows) and columns):
+    if not columns:
         return
     reader, order = rows.table.reader, np.argsort(rows.ids, kind="stable")
     places, goals = rows.table.places(folder, rows.ids[order]), (np.cumsum(sizes) - sizes)[order]

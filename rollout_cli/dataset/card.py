@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Any
 
+from rollout_cli.episodes.plain import Document
 from rollout_cli.untrusted import without_secrets
 
 PLOT = "returns.png"
@@ -77,7 +77,7 @@ select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id
 """
 
 
-def render_card(info: Mapping[str, Any]) -> str:
+def render_card(info: Document) -> str:
     """Return the card of the dataset of `info`; its front matter guides `datasets.load_dataset`.
 
     `info["card"]` may hold `license`, and `plot` where `meta/` has the picture.
@@ -104,25 +104,25 @@ def render_card(info: Mapping[str, Any]) -> str:
     )
 
 
-def skipped_text(info: Mapping[str, Any]) -> str:
+def skipped_text(info: Document) -> str:
     """Return how many episodes were skipped, such as `7 of 32 episodes (21.9 %)`; nothing for none."""
     count = sum(source["skipped"]["count"] for source in info["sources"] if "skipped" in source)
     total = count + info["episodes"]
     return f"{count:,} of {total:,} episodes ({100 * count / total:.3g} %)" if count else ""
 
 
-def _facts(source: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def _facts(source: Document) -> Iterator[tuple[str, object]]:
     """Yield what a card says of one run; files without their folders, which say nothing elsewhere."""
-    for name, record in (("environment", source.get("env_source")), ("policy", source.get("policy"))):
-        if record and record.get("spec"):
-            is_file = record.get("path") is not None and "components" not in record
-            spec = PurePath(record["path"]).name if is_file else record["spec"]
+    for name, key in (("environment", "env_source"), ("policy", "policy")):
+        record = source.get(key, {})
+        if spec := record.get("spec"):
+            if record.get("path") is not None and "components" not in record:
+                spec = PurePath(record["path"]).name
+            text = _code(without_secrets(spec))
             kwargs = source.get("env", {}).get("kwargs") if name == "environment" else None
-            yield (
-                name,
-                _code(without_secrets(spec))
-                + (f" with {_code(json.dumps(without_secrets(kwargs)))}" if kwargs else ""),
-            )
+            if kwargs:
+                text += f" with {_code(json.dumps(without_secrets(kwargs)))}"
+            yield name, text
     yield "root seed", source["root_seed"]
     if verdict := source.get("reproducible", {}).get("status"):
         yield "reproducible", _plain(verdict)
@@ -147,12 +147,12 @@ def _cell(value: object) -> str:
     return " ".join(repr(str(value))[1:-1].split()).replace("|", "\\|")
 
 
-def dataset_name(info: Mapping[str, Any]) -> str:
+def dataset_name(info: Document) -> str:
     """Return the environments that the episodes are of."""
     return " and ".join(_env_names(info)) or "an environment"
 
 
-def _env_names(info: Mapping[str, Any]) -> list[str]:
+def _env_names(info: Document) -> list[str]:
     """Return gymnasium's ids, or else how the environments were named when the dataset was made."""
     named = [
         source.get("env", {}).get("id") or source.get("env_source", {}).get("spec")

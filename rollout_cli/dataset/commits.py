@@ -1,4 +1,4 @@
-"""The commit record: the footer of each episodes file, and everything that is committed of a dataset."""
+"""The commit record: the footer of each episodes file."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.layout import SegmentId, check_origin, file_origin, fingerprint_of, segment_files
-from rollout_cli.dataset.parquet import check_table, open_parquet, reading
+from rollout_cli.dataset.convert import Array, decode
+from rollout_cli.dataset.layout import SegmentId
+from rollout_cli.dataset.parquet import check_table, open_parquet
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
-from rollout_cli.dataset.store import has_rename
-from rollout_cli.episodes.plain import plain_json
-from rollout_cli.errors import DatasetFormatError
-from rollout_cli.untrusted import shell_word
+from rollout_cli.episodes.chunk import sum_of
+from rollout_cli.episodes.plain import Fields, plain_json
 
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
 
@@ -67,7 +65,26 @@ class SegmentRecord:
             raise ValueError(f"its footer has no commit record: {error!r}") from error
 
 
-def missing_ranges(start: int, stop: int, numbers: Array) -> tuple[tuple[int, int], ...]:
+def counted(start: int, episodes: pa.Table, order: str) -> Fields:
+    """Return the fields of a record that follow from its first number and its rows of `meta/episodes`.
+
+    `order` is the column that the record covers a range of.
+    """
+    # pyarrow's own `to_numpy` imports pandas where it is installed, which takes longer than a short run.
+    numbers, lengths, returns = (decode(episodes[name]) for name in (order, "length", "return"))
+    stop = int(numbers[-1]) + 1
+    return {
+        "start": start,
+        "stop": stop,
+        "skipped": _missing_ranges(start, stop, numbers),
+        "episodes": len(numbers),
+        "steps": int(lengths.sum()),
+        "last_length": int(lengths[-1]),
+        "return_sum": sum_of(returns),
+    }
+
+
+def _missing_ranges(start: int, stop: int, numbers: Array) -> tuple[tuple[int, int], ...]:
     """Return the ranges that rising `numbers`, int64 (N,), leave out of those from `start` to `stop - 1`."""
     firsts, stops = np.append(start, numbers + 1), np.append(numbers, stop)
     is_gap = firsts < stops
@@ -91,96 +108,9 @@ class Written(NamedTuple):
     episodes_bytes: int
 
 
-def totals_of(segments: Sequence[Written], *names: str) -> dict[str, Any]:
+def totals_of(segments: Sequence[Written], *names: str) -> Fields:
     """Return the sums of fields of the records."""
     return {name: sum(getattr(segment.record, name) for segment in segments) for name in names}
-
-
-class CommittedPartition(NamedTuple):
-    """How far a partition is committed."""
-
-    next_number: int  # All lower numbers of it are in the dataset, or skipped.
-    steps: int = 0
-    last_length: int | None = None  # Steps of the last episode; None where there is none.
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The committed part of a dataset, with its totals."""
-
-    info: Mapping[str, Any]
-    partitions: tuple[CommittedPartition, ...]
-    segments: tuple[Written, ...]  # In order.
-    # Files behind these, below the root, which the writer moves aside when it resumes.
-    damaged: tuple[Path, ...]
-    notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
-    skipped: tuple[range, ...]  # Numbers without an episode.
-    episodes: int
-    steps: int
-    return_sum: float
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether a run can be resumed from it: it has episodes, and its columns are decided."""
-        return self.episodes > 0 and self.info.get("info_columns") == "decided"
-
-
-def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
-    """Return what is committed of the dataset in `root`, whose info.json is `info`; nothing is changed.
-
-    `DatasetFormatError` says that a file before the last one is missing or damaged.
-    """
-    schema, run, n_partitions = DatasetSchema.from_info(info), fingerprint_of(info), info["partitions"]
-    present = set(segment_files(root / "meta" / "episodes", n_partitions))
-    if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
-        present |= set(segment_files(root / "data", n_partitions))
-    committed: list[Written] = []
-    partitions: list[CommittedPartition] = []
-    damaged: list[Path] = []
-    notices: list[str] = []
-    for partition, first in enumerate(info["first_numbers"]):
-        count = max((segment.number + 1 for segment in present if segment.partition == partition), default=0)
-        segments = [SegmentId(n_partitions, partition, number) for number in range(count)]
-        added, damage = _read_segments(root, schema, run, segments, first)
-        if damage is not None:
-            damaged += [path.relative_to(root) for path in segments[-1].paths(root) if path.exists()]
-            notices.append(
-                f"{damage.message}: the files of this last segment are moved aside, its episodes run again"
-            )
-        committed += added
-        if added:
-            last, steps = added[-1].record, sum(segment.record.steps for segment in added)
-            partitions.append(CommittedPartition(last.stop, steps, last.last_length))
-        else:
-            partitions.append(CommittedPartition(first or 0))
-    skipped = tuple(range(*numbers) for segment in committed for numbers in segment.record.skipped)
-    totals = totals_of(committed, "episodes", "steps", "return_sum")
-    return Committed(
-        info, tuple(partitions), tuple(committed), tuple(damaged), tuple(notices), skipped, **totals
-    )
-
-
-def _read_segments(
-    root: Path, schema: DatasetSchema, run: str | None, segments: list[SegmentId], start: int | None
-) -> tuple[list[Written], DatasetFormatError | None]:
-    """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
-    written: list[Written] = []
-    for segment in segments:
-        try:
-            record = read_record(root, run, segment, start)
-            sizes = [path.stat().st_size for path in segment.paths(root)]
-            if segment == segments[-1] and not record.is_long:
-                read_tables(root, schema, segment, record)  # Its damaged pages are found now.
-        except DatasetFormatError as error:
-            if segment == segments[-1]:
-                return written, error
-            raise DatasetFormatError(
-                f"{error.message}, and later segments follow it",
-                hint=f"restore that file, or keep the segments before it: rollout repair {shell_word(root)}",
-            ) from error
-        written.append(Written(segment, record, *sizes))
-        start = record.stop
-    return written, None
 
 
 def read_tables(
@@ -189,36 +119,7 @@ def read_tables(
     """Return both tables of a segment, without rows that belong to no committed episode."""
     tables = []
     for path, kind in zip(segment.paths(root), (schema.data, schema.episodes), strict=True):
-        with reading(path), open_parquet(path) as file:
+        with open_parquet(path) as file:
             check_table(path, file, [*map(str, kind)])
             tables.append(file.read())
     return tables[0].slice(0, record.steps), tables[1]
-
-
-def read_record(root: Path, run: str | None, segment: SegmentId, start: int | None = None) -> SegmentRecord:
-    """Return the commit record of a segment of `run`, which begins with episode `start` if that is not None.
-
-    `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not
-    agree.
-    """
-    data, episodes = segment.paths(root)
-    with reading(episodes), open_parquet(episodes) as file:
-        footer, rows = file.metadata.metadata or {}, file.metadata.num_rows
-    try:
-        record = SegmentRecord.from_footer(footer)
-    except ValueError as error:
-        raise DatasetFormatError(f"{episodes} is not an episodes file of this format: {error}") from error
-    if start not in (None, record.start):
-        raise DatasetFormatError(f"{episodes} begins with episode {record.start}, expected {start}")
-    if not rows or rows != record.episodes:
-        raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
-    # The first range of those that were skipped may be the segment's beginning.
-    first_number = dict(record.skipped).get(record.start, record.start)
-    origin = file_origin(run, segment.partition, first_number)
-    check_origin(episodes, footer, origin)
-    with reading(data), open_parquet(data) as file:
-        rows = file.metadata.num_rows
-        check_origin(data, file.metadata.metadata, origin)
-    if rows < record.steps:
-        raise DatasetFormatError(f"{data} has {rows} rows, but {episodes} states {record.steps}")
-    return record

@@ -8,7 +8,7 @@ a run's start.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import compress
 from typing import Any
@@ -20,15 +20,17 @@ import pyarrow as pa
 from rollout_cli.episodes.infos import (
     JSON,
     STRING,
+    InfoArrays,
     InfoColumn,
+    InfoColumns,
     InfoPath,
     InfoTable,
     concatenate_tables,
     free_name,
     kind_type,
 )
-from rollout_cli.episodes.plain import plain_value
-from rollout_cli.episodes.spaces import Leaf
+from rollout_cli.episodes.plain import Fields, plain_value
+from rollout_cli.episodes.spaces import DType, Leaf, Shape
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
 
 Array = npt.NDArray[Any]
@@ -92,7 +94,7 @@ def info_type(kind: str) -> pa.DataType:
 
 
 @lru_cache(maxsize=256)
-def _nested_types(dtype: np.dtype[Any], shape: tuple[int, ...], *, fixed: bool) -> tuple[pa.DataType, ...]:
+def _nested_types(dtype: DType, shape: Shape, *, fixed: bool) -> tuple[pa.DataType, ...]:
     """Return the type of numbers, and those of the lists around them, innermost first.
 
     Being cached, they are the same objects each time, which pyarrow finds equal without comparing their
@@ -204,9 +206,7 @@ def decode(chunks: pa.ChunkedArray) -> Array:
             size = values.type.list_size
             values = values.values.slice(values.offset * size, len(values) * size)
         else:
-            offsets = np.frombuffer(values.buffers()[1], np.int32, values.offset + len(values) + 1)[
-                values.offset :
-            ]
+            offsets = _numbers(values.offsets)
             first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
             size = count // max(1, len(values) - values.null_count)
             values = values.values.slice(first, count)
@@ -221,7 +221,7 @@ def decode(chunks: pa.ChunkedArray) -> Array:
 
 
 def encode_infos(
-    prefix: str, infos: Mapping[str, tuple[InfoPath, str]], tables: Sequence[InfoTable]
+    prefix: str, infos: InfoColumns, tables: Sequence[InfoTable]
 ) -> tuple[list[pa.Array], dict[str, int]]:
     """Return a group's info columns, then its JSON remainder; and by column how many values are in neither.
 
@@ -232,7 +232,7 @@ def encode_infos(
     table = concatenate_tables(tables)
     kinds = {path: kind for name, (path, kind) in infos.items() if name.startswith(f"{prefix}.")}
     fitting: dict[InfoPath, list[tuple[Array, Array]]] = {path: [] for path in kinds}
-    remainder: dict[int, dict[str, Any]] = {}
+    remainder: dict[int, Fields] = {}
     # Tables list columns in the order in which they were first met, which depends on where chunks were cut.
     sources = sorted(table.columns, key=lambda source: (source.path, source.kind))
     fitted = [_fit(source, kinds.get(source.path)) for source in sources]
@@ -252,19 +252,17 @@ def encode_infos(
             values[free_name(key, {*values, key} if row in rivals else values)] = plain_value(value)
     arrays = [_info_array(kinds[path], pairs, table.n_rows) for path, pairs in fitting.items()]
     texts = {row: json.dumps(values, sort_keys=True, allow_nan=False) for row, values in remainder.items()}
-    extra = text_array([texts.get(row) for row in range(table.n_rows)]) if texts else None
-    arrays.append(pa.nulls(table.n_rows, pa.string()) if extra is None else extra)
+    rows = range(table.n_rows)
+    arrays.append(text_array(list(map(texts.get, rows))) if texts else pa.nulls(len(rows), pa.string()))
     return arrays, {f"{prefix}.{key}": dropped for key, dropped in table.dropped.items()}
 
 
 def _fit(source: InfoColumn, kind: str | None) -> Array:
     """Return which values of `source` the column of `kind` takes, bool (n,)."""
-    if kind is None or JSON in (kind, source.kind) or STRING in (kind, source.kind):
-        return np.full(len(source.values), kind == source.kind == STRING)
+    if kind in (None, STRING):
+        return np.full(len(source.values), kind == source.kind)
     dtype, shape = kind_type(kind)
-    return (
-        fits(source.values, dtype) if source.values.shape[1:] == shape else np.zeros(len(source.values), bool)
-    )
+    return fits(source.values, dtype) & (source.values.shape[1:] == shape)
 
 
 def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.Array:
@@ -280,7 +278,7 @@ def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.
     return encode_sparse_tensor(values[order], rows[order], n_rows)
 
 
-def fits(values: Array, dtype: np.dtype[Any]) -> Array:
+def fits(values: Array, dtype: DType) -> Array:
     """Return which rows of `values` (n, ...) are exactly promoted to `dtype`, bool (n,).
 
     A promotion keeps the sort (an integer stays an integer) or goes from integer to float, up to the integers
@@ -289,7 +287,7 @@ def fits(values: Array, dtype: np.dtype[Any]) -> Array:
     if values.dtype == dtype:
         return np.ones(len(values), bool)
     if values.dtype.kind == dtype.kind == "f":
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             same = (values.astype(dtype).astype(np.float64) == values) | np.isnan(values)
     elif values.dtype.kind in "iu" and dtype.kind in "iuf":
         high = 2 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else int(np.iinfo(dtype).max)
@@ -300,12 +298,12 @@ def fits(values: Array, dtype: np.dtype[Any]) -> Array:
     return np.asarray(same.reshape(len(values), -1).all(axis=1))
 
 
-def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:
+def decode_infos(prefix: str, table: pa.Table) -> InfoArrays:
     """Return one array a dotted key that has any value, as `InfoTable.to_arrays` gives them."""
     return dict(sorted(decode_info_table(prefix, table, {}).to_arrays().items()))
 
 
-def decode_info_table(prefix: str, table: pa.Table, infos: Mapping[str, tuple[InfoPath, str]]) -> InfoTable:
+def decode_info_table(prefix: str, table: pa.Table, infos: InfoColumns) -> InfoTable:
     """Return the infos of a group; path and kind are those in `infos`, or the dotted key and its dtype."""
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):

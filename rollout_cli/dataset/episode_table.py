@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -17,7 +18,6 @@ from rollout_cli.dataset.convert import decode
 from rollout_cli.dataset.layout import (
     LOST_INFO,
     FileId,
-    Origin,
     check_origin,
     file_name,
     file_origin,
@@ -26,8 +26,9 @@ from rollout_cli.dataset.layout import (
     order_column,
     started_at,
 )
-from rollout_cli.dataset.parquet import DAMAGED_HINT, RowReader, check_table, open_parquet, reading
-from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumn, SpaceSchema, space_columns
+from rollout_cli.dataset.parquet import DAMAGED_HINT, RowReader, check_table, open_parquet
+from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumns, SpaceSchema, space_columns
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
 from rollout_cli.errors import DatasetFormatError
 
@@ -40,15 +41,15 @@ _REWARD = space_columns(_REWARD_SPACE, "reward")
 _UNKNOWN = -1
 
 
+@dataclass(slots=True, eq=False)
 class _FieldGroup:
     """A row group, and those of its fields that were read: trees of arrays that nobody changes."""
 
-    __slots__ = ("at", "fields", "nbytes", "path", "rows")
-
-    def __init__(self, path: Path, at: int, rows: int) -> None:
-        self.path, self.at, self.rows = path, at, rows
-        self.fields: dict[str, Tree] = {}
-        self.nbytes = 0
+    path: Path
+    at: int
+    rows: int
+    nbytes: int = 0
+    fields: dict[str, Tree] = field(default_factory=dict)
 
 
 class EpisodeTable:
@@ -61,14 +62,13 @@ class EpisodeTable:
         table: The columns `EPISODE_FIELDS`, one row an episode.
         columns: Each of these as an array (N,), by name, which cannot be written to.
         facts: The same as sequences, which give Python's own numbers.
-        lengths, terminated, truncated: Those of three of them, which readers ask for most.
         reader: What reads the files.
     """
 
     def __init__(
         self,
         root: Path,
-        info: Mapping[str, Any],
+        info: Document,
         table: pa.Table,
         files: Mapping[FileId, int],
         reader: RowReader,
@@ -80,10 +80,7 @@ class EpisodeTable:
         # `to_numpy` of pyarrow would import pandas, which takes longer than the rest.
         self.columns = {field.name: decode(table[field.name]) for field in EPISODE_FIELDS}
         # What a view of memory gives are Python's own numbers, as fast as numpy gives its own.
-        self.facts: dict[str, Any] = {name: column.data for name, column in self.columns.items()}
-        self.lengths: Sequence[int] = self.facts["length"]
-        self.terminated: Sequence[bool] = self.facts["terminated"]
-        self.truncated: Sequence[bool] = self.facts["truncated"]
+        self.facts: Fields = {name: column.data for name, column in self.columns.items()}
         # Where each episode begins in a table, which is found for a file at a time: the number of the row
         # group, and the row in it.
         n_episodes = table.num_rows
@@ -110,9 +107,10 @@ class EpisodeTable:
 
     def files(self, folder: str, places: Array) -> Iterator[tuple[Path, slice]]:
         """Yield the files of a table that have `places`, in their order, and which of the places each has."""
+        if not len(places):
+            return
         for start, stop in runs(np.any(np.diff(places[:, :2], axis=0), axis=1)):
-            chunk, file, *_ = places[start].tolist()
-            yield self.root / folder / file_name((chunk, file)), slice(start, stop)
+            yield self.root / folder / file_name(places[start].tolist()), slice(start, stop)
 
     def field(self, name: str, episode: int) -> Tree:
         """Return `reward`, `observation`, `action` or `last_observation` of an episode.
@@ -123,14 +121,13 @@ class EpisodeTable:
         Raises:
             DatasetFormatError: If the files are damaged, or contradict each other.
         """
-        folder, length = (EPISODES, 1) if name == "last_observation" else (DATA, self.lengths[episode])
+        folder, length = (
+            (EPISODES, 1) if name == "last_observation" else (DATA, self.facts["length"][episode])
+        )
         number = self._groups[folder][episode]
         if number == _UNKNOWN:
             number = self._find_groups(folder, episode)
-        group = self.reader.find(number) or self.reader.kept(number, self._new_group)
-        tree = group.fields.get(name)
-        if tree is None:
-            tree = self._read_field(group, name)
+        group, tree = self._group_field(number, name)
         start = self._starts[folder][episode]
         stop = start + length
         if stop <= group.rows and isinstance(tree, np.ndarray):
@@ -138,29 +135,31 @@ class EpisodeTable:
         parts = [map_tree(itemgetter(slice(start, stop)), tree)]
         while stop > group.rows:
             stop, number = stop - group.rows, number + 1
-            group = self.reader.kept(number, self._new_group)
-            tree = group.fields.get(name)
-            parts.append(
-                map_tree(itemgetter(slice(stop)), self._read_field(group, name) if tree is None else tree)
-            )
+            group, tree = self._group_field(number, name)
+            parts.append(map_tree(itemgetter(slice(stop)), tree))
         return map_tree(lambda *leaves: np.concatenate(leaves), *parts)
+
+    def _group_field(self, number: int, name: str) -> tuple[_FieldGroup, Tree]:
+        """Return a row group and one of its fields."""
+        group = self.reader.find(number) or self.reader.kept(number, self._new_group)
+        if name not in group.fields:
+            spaces = self.schema.spaces
+            table = self.reader.decoded(group.path, group.at, field_columns(spaces, name))
+            leaves = [column.decode(table) for column in field_leaves(spaces, name)]
+            group.fields[name] = field_tree(spaces, name, leaves)
+            group.nbytes += table.nbytes
+            self.reader.trim()
+        return group, group.fields[name]
 
     def _new_group(self, number: int) -> _FieldGroup:
         return _FieldGroup(*self._field_groups[number])
-
-    def _read_field(self, group: _FieldGroup, name: str) -> Tree:
-        table = self.reader.decoded(group.path, group.at, field_columns(self.schema.spaces, name))
-        group.fields[name] = tree = decode_field(self.schema.spaces, name, table)
-        group.nbytes += table.nbytes
-        self.reader.trim()
-        return tree
 
     def _find_groups(self, folder: str, episode: int) -> int:
         """Find where all episodes of a file begin; return the row group of one."""
         file = int(np.searchsorted(self._firsts, episode, side="right")) - 1
         start, stop = self._firsts[file : file + 2].tolist()
         places = self.places(folder, np.arange(start, stop))
-        path = self.root / folder / file_name((int(places[0, 0]), int(places[0, 1])))
+        ((path, _),) = self.files(folder, places)
         groups = self.reader.groups(path, int(places[:, 2].min()), int(places[:, 3].max()))
         firsts = np.array([first for _, first, _ in groups])
         at = np.searchsorted(firsts, places[:, 2], side="right") - 1
@@ -179,11 +178,6 @@ def field_columns(spaces: SpaceSchema, name: str) -> tuple[str, ...]:
     return names or ("length" if name == "last_observation" else "reward",)
 
 
-def decode_field(spaces: SpaceSchema, name: str, table: pa.Table) -> Tree:
-    """Return a field, tree of arrays (T, *shape), from its columns; some cannot be written to."""
-    return field_tree(spaces, name, [column.decode(table) for column in field_leaves(spaces, name)])
-
-
 def field_tree(spaces: SpaceSchema, name: str, leaves: Sequence[Array]) -> Tree:
     """Put one array a leaf of a field together."""
     spec = spaces.env_spec
@@ -191,9 +185,9 @@ def field_tree(spaces: SpaceSchema, name: str, leaves: Sequence[Array]) -> Tree:
     return unflatten(others.get(name, spec.observation_space), leaves)
 
 
-def field_leaves(spaces: SpaceSchema, name: str) -> tuple[SpaceColumn, ...]:
+def field_leaves(spaces: SpaceSchema, name: str) -> SpaceColumns:
     """Return the leaves of a field: of `reward`, which is no space's value, one number."""
-    leaves: tuple[SpaceColumn, ...] = _REWARD if name == "reward" else getattr(spaces, name)
+    leaves: SpaceColumns = _REWARD if name == "reward" else getattr(spaces, name)
     return leaves
 
 
@@ -202,7 +196,7 @@ def runs(ends: Array) -> list[tuple[int, int]]:
     return list(pairwise([0, *(np.flatnonzero(ends) + 1).tolist(), len(ends) + 1]))
 
 
-def read_episode_table(root: Path, info: Mapping[str, Any], files: Mapping[FileId, Path]) -> EpisodeTable:
+def read_episode_table(root: Path, info: Document, files: Mapping[FileId, Path]) -> EpisodeTable:
     """Read the episodes of the dataset in `root` as far as these episodes files go.
 
     Raises:
@@ -217,20 +211,20 @@ def read_episode_table(root: Path, info: Mapping[str, Any], files: Mapping[FileI
         )
     tables, counts = [pa.Table.from_batches([], schema)], {}
     data, episodes = ([*map(str, columns)] for columns in (whole.data, whole.episodes))
-    paths: dict[Path, tuple[Origin, Sequence[str]]] = {}
+    paths = {}
     for (chunk, file), path in files.items():
-        with reading(path), open_parquet(path) as opened:
+        with open_parquet(path) as opened:
             check_table(path, opened, episodes)
             table, footer = opened.read(columns=schema.names), opened.metadata.metadata
-        lengths, sources, rows = (decode(table[name]) for name in ("length", "source", "data_row_index"))
+        names = ("length", "source", "data_chunk_index", "data_file_index", "data_row_index")
+        lengths, sources, chunks, numbers, rows = (decode(table[name]) for name in names)
         is_wrong = (lengths < 1) | (sources < 0) | (sources >= len(info["sources"])) | (rows < 0)
         if is_wrong.any():
             raise DatasetFormatError(
                 f"{path} is damaged: a length, source or data_row_index is out of range",
                 hint=DAMAGED_HINT,
             )
-        named = (decode(table["data_chunk_index"]), chunk), (decode(table["data_file_index"]), file)
-        if any((indices != index).any() for indices, index in named):
+        if (chunks != chunk).any() or (numbers != file).any():
             raise DatasetFormatError(
                 f"{path} names another data file than its own: it is in another file's place"
             )

@@ -20,7 +20,9 @@ from rollout_cli.dataset.layout import (
     LOCK_NAME,
     NEXT,
     REPLACED,
+    AnyPath,
     aside_path,
+    episodes_folder,
     info_path,
     plot_path,
     read_info,
@@ -122,7 +124,6 @@ class OutputFolder:
         overwrite: Whether to replace a dataset in the folder.
         keep_until: The episode number of each partition that the new dataset must reach before it replaces
             the old one, unless it ends as complete; an object store ignores it.
-        files: The store that the folder is in.
         lock: The lock on the folder, if the caller has it; it is released with the folder.
 
     Attributes:
@@ -131,15 +132,14 @@ class OutputFolder:
 
     def __init__(
         self,
-        path: Path | str,
+        path: AnyPath,
         *,
         overwrite: bool = False,
         keep_until: Sequence[int] = (),
-        files: FileStore | None = None,
         lock: FolderLock | None = None,
     ) -> None:
         self.path = folder_of(path).resolve()
-        self.files = files or file_store(self.path)
+        self.files = file_store(self.path)
         self.keep_until = keep_until
         self.has_old = False
         # Held while one dataset replaces another: by the thread that commits, for which the caller may wait.
@@ -188,7 +188,7 @@ class OutputFolder:
         """
         files, root = self.files, self.path
         if not has_rename(root):
-            for path in (root / "meta" / "episodes", root / "data", stats_path(root), plot_path(root)):
+            for path in (episodes_folder(root), root / "data", stats_path(root), plot_path(root)):
                 files.remove(path)
         else:
             for name in DATASET_ENTRIES:
@@ -285,7 +285,7 @@ def recover_replaced(files: FileStore, root: Path) -> None:
     replaced = root / REPLACED
     if not replaced.exists():
         return
-    if not any((root / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
+    if not any(episodes_folder(root).glob("chunk-*/file-*.parquet")):
         # `meta` comes last, for its commits would end this.
         for name in reversed(DATASET_ENTRIES):
             if (replaced / name).exists():
@@ -343,12 +343,13 @@ def staged(path: Path) -> Iterator[Path]:
         if folder.is_symlink():
             folder.unlink()
         folder.mkdir(parents=True, exist_ok=True)
+        place = folder / path.name
         with FolderLock(files, folder):
             try:
-                files.remove(folder / path.name)
-                yield folder / path.name
-                for written in (folder / path.name, *(folder / path.name).rglob("*")):
+                files.remove(place)
+                yield place
+                for written in (place, *place.rglob("*")):
                     files.sync(written)
-                files.move(folder / path.name, path)
+                files.move(place, path)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)

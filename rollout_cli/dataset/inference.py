@@ -21,36 +21,31 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset.convert import Array, fits
-from rollout_cli.dataset.schema import InfoColumns
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoPath, kind_type
+from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoColumns, InfoPath, kind_type
+from rollout_cli.episodes.plain import Document
 
 INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns are decided.
 FINGERPRINT_STEPS = 1_000  # Of the first episode: so that the frames of a long one cost little.
 
 
-class FirstEpisode:
-    """Hashes observations, actions and rewards of the first episode it sees, up to `FINGERPRINT_STEPS`."""
+def _digests(chunk: Chunk) -> list[bytes]:
+    """Return hashes of observations, actions and rewards of the first episode, up to `FINGERPRINT_STEPS`."""
+    columns = (*chunk.observations, *chunk.actions, chunk.rewards)
+    rows = min(int(chunk.lengths[0]), FINGERPRINT_STEPS)
+    return [hashlib.blake2b(_bytes(values[:rows])).digest() for values in columns]
 
-    def __init__(self) -> None:
-        self._hashes: list[hashlib.blake2b] = []
 
-    def observe(self, chunk: Chunk) -> None:
-        """Take the next episodes of a run; ignore those after the first episode."""
-        columns = (*chunk.observations, *chunk.actions, chunk.rewards)
-        rows = min(int(chunk.lengths[0]), FINGERPRINT_STEPS)
-        self._hashes = self._hashes or [hashlib.blake2b(_bytes(values[:rows])) for values in columns]
+def _fingerprint(digests: Sequence[bytes], source: Document) -> str:
+    """Return the fingerprint of the run that `source` (of info.json) describes, 32 hexadecimal digits.
 
-    def fingerprint(self, source: Mapping[str, Any]) -> str:
-        """Return the fingerprint of the run that `source` (of info.json) describes, 32 hexadecimal digits.
-
-        It depends on this episode, the root seed and the environment's keyword arguments alone: not on
-        workers, samplers, or the part of the run that is collected.
-        """
-        plain = json.loads(json.dumps([source["root_seed"], (source.get("env") or {}).get("kwargs")]))
-        # Keys are texts by now, so that they can be sorted.
-        parts = [json.dumps(plain, sort_keys=True).encode(), *(digest.digest() for digest in self._hashes)]
-        return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
+    It depends on the first episode's `digests`, the root seed and the environment's keyword arguments alone:
+    not on workers, samplers, or the part of the run that is collected.
+    """
+    plain = json.loads(json.dumps([source["root_seed"], (source.get("env") or {}).get("kwargs")]))
+    # Keys are texts by now, so that they can be sorted.
+    parts = [json.dumps(plain, sort_keys=True).encode(), *digests]
+    return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 class SchemaInference:
@@ -61,12 +56,10 @@ class SchemaInference:
     memory.
     """
 
-    def __init__(
-        self, first_numbers: Sequence[int | None] = (None,), *, min_steps: int = INFERENCE_STEPS
-    ) -> None:
+    def __init__(self, first_numbers: Sequence[int | None] = (None,)) -> None:
         self.decided = False
-        self.first_episode = FirstEpisode()
-        self._firsts, self._min_steps = first_numbers, min_steps
+        self._digests: list[bytes] = []  # Of the first episode.
+        self._firsts = first_numbers
         self._steps = self._next_number = 0
         # Of each group and path the kinds met, and whether all values of each are exact as float64.
         self._met: tuple[dict[InfoPath, dict[str, bool]], ...] = ({}, {}, {})
@@ -100,9 +93,9 @@ class SchemaInference:
         if self.decided or int(chunk.numbers[-1]) < self._next_number:
             return
         ends = self._steps + np.cumsum(chunk.lengths)
-        inside = min(int(np.searchsorted(ends, self._min_steps)) + 1, chunk.n_episodes)
+        inside = min(int(np.searchsorted(ends, INFERENCE_STEPS)) + 1, chunk.n_episodes)
         observed = chunk.episodes(0, inside)
-        self.first_episode.observe(observed)
+        self._digests = self._digests or _digests(observed)
         tables = (observed.env_infos, observed.agent_infos, observed.episode_infos)
         for met, table in zip(self._met, tables, strict=True):
             for column in table.columns:
@@ -112,21 +105,21 @@ class SchemaInference:
                 )
                 kinds[column.kind] = kinds.get(column.kind, True) and is_exact
         self._steps = int(ends[inside - 1])
-        self.decided = self._steps >= self._min_steps
+        self.decided = self._steps >= INFERENCE_STEPS
         self._next_number = int(chunk.numbers[-1]) + 1
 
-    def result(self, source: Mapping[str, Any]) -> tuple[InfoColumns, str]:
+    def result(self, source: Document) -> tuple[InfoColumns, str]:
         """Return the columns, and the fingerprint of the run that `source` (of info.json) describes.
 
         They are those of all held chunks where too few steps came to decide them.
         """
         # What is looked at early must not decide later.
         now = copy(self)
-        now._met, now.first_episode = deepcopy(self._met), copy(self.first_episode)  # noqa: SLF001
+        now._met = deepcopy(self._met)  # noqa: SLF001
         now.finish()
         groups = zip(INFO_GROUPS, map(_info_columns, now._met), strict=True)  # noqa: SLF001
         columns = {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
-        return columns, now.first_episode.fingerprint(source)
+        return columns, _fingerprint(now._digests, source)  # noqa: SLF001
 
     def held(self) -> list[tuple[Chunk, int]]:
         """Return the held chunks with their partitions."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import NoneType
 from typing import Any
+
+from rollout_cli.episodes.plain import Document
 
 _FIELDS = """
 status info_columns                       : string
@@ -96,15 +98,15 @@ _NAMES = {
 }
 
 
-def wrong_field(info: Mapping[str, Any]) -> str | None:
+def wrong_field(info: Document) -> str | None:
     """Return what is wrong in a document, such as `its steps is 'x', expected int`; None where nothing is."""
     for line in _FIELDS.split("\n")[1:-1]:
-        paths, _, types = line.partition(":")
-        for path in paths.split():
+        paths, types = map(str.split, line.split(":"))
+        for path in paths:
             for place, value in _values(info, path.split("."), ""):
-                if _type_name(value) not in types.split():
+                if _type_name(value) not in types:
                     found = "missing" if value is _ABSENT else f"{value!r:.200}"
-                    return f"its {place} is {found}, expected {' or '.join(types.split())}"
+                    return f"its {place} is {found}, expected {' or '.join(types)}"
     usable = {
         "status": info["status"] in ("collecting", "complete", "interrupted"),
         "sources": info["sources"],

@@ -15,6 +15,7 @@ from typing import Any
 from rollout_cli.dataset.card import PLOT
 from rollout_cli.dataset.info_fields import depth_of, wrong_field
 from rollout_cli.dataset.store import accessing, has_rename
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.remote import RemotePath
 
@@ -46,6 +47,9 @@ LOST_INFO = "restore meta/info.json from a copy, or collect the dataset again"
 _MOST_LEVELS = 100
 """How deep values of JSON may be nested: Python's functions could not walk much deeper ones."""
 
+AnyPath = Path | str
+"""The path of a folder or a file, or its URI."""
+
 FileId = tuple[int, int]
 """Chunk index and file index."""
 
@@ -68,6 +72,11 @@ def stats_path(root: Path) -> Path:
 def plot_path(root: Path) -> Path:
     """Return the path of the picture that a card may show."""
     return root / "meta" / PLOT
+
+
+def episodes_folder(root: Path) -> Path:
+    """Return the folder of the episodes files, whose presence commits their segments."""
+    return root / "meta" / "episodes"
 
 
 def aside_path(root: Path) -> Path:
@@ -118,7 +127,7 @@ class SegmentId:
 
     def paths(self, root: Path) -> tuple[Path, Path]:
         """Return the paths of its data file, and of its episodes file, whose presence commits the segment."""
-        return root / "data" / file_name(self.file), root / "meta" / "episodes" / file_name(self.file)
+        return root / "data" / file_name(self.file), episodes_folder(root) / file_name(self.file)
 
     def temporary(self, root: Path) -> tuple[Path, Path]:
         """Return the paths of both files before the commit: their own, where no rename gives them those."""
@@ -137,7 +146,7 @@ def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
     return segments
 
 
-def read_info(root: Path) -> dict[str, Any]:
+def read_info(root: Path) -> Fields:
     """Return the info.json of the dataset in `root`.
 
     Raises:
@@ -189,28 +198,28 @@ def parsed_json(path: Path, content: bytes, hint: str) -> Any:
     return document
 
 
-def order_column(info: Mapping[str, Any]) -> str:
+def order_column(info: Document) -> str:
     """Return the column of `meta/episodes` that rises with no gaps but recorded ones: numbers or ids."""
     return "episode_id" if info["derived"] else "episode_number"
 
 
-def started_at(info: Mapping[str, Any]) -> str:
+def started_at(info: Document) -> str:
     """Return when a dataset began, which no other one in its folder has; a resume goes on with it."""
     return str(info["times"]["started"])
 
 
-def described(document: Mapping[str, Any]) -> str:
+def described(document: Document) -> str:
     """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
     status, reason = str(document.get("status", "not recorded")), document.get("reason")
     return f"{status} ({reason})" if reason else status
 
 
-def acceptance_text(document: Mapping[str, Any]) -> str:
+def acceptance_text(document: Document) -> str:
     """Return how many episodes `--keep` has kept, as info.json has it: `12 of 10,000 episodes (0.12 %)`."""
     return f"{document['kept']:,} of {document['run']:,} episodes ({100 * document['rate']:.3g} %)"
 
 
-def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:
+def collected_source(info: Document) -> Fields:
     """Return the record of the run that collected a dataset; raise `UsageError` for a derived dataset."""
     if info["derived"]:
         raise UsageError(
@@ -220,7 +229,7 @@ def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:
     return dict(info["sources"][0])
 
 
-def fingerprint_of(info: Mapping[str, Any]) -> str | None:
+def fingerprint_of(info: Document) -> str | None:
     """Return the fingerprint that the files of a dataset name; None where there are none yet.
 
     It is that of the run, or of a derived dataset a hash of its sources' and of how it was made of them.

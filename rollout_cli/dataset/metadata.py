@@ -20,17 +20,19 @@ from rollout_cli.dataset.layout import (
     FORMAT_VERSION,
     TOTALS,
     SegmentId,
+    episodes_folder,
     info_path,
     segment_files,
     stats_path,
 )
-from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema
+from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, SizeLimits, WriteQueue
 from rollout_cli.dataset.stats import Anomaly, Place, anomalies, merge_stats, stats_document
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import AnyChunk
-from rollout_cli.episodes.plain import plain_json
+from rollout_cli.episodes.infos import InfoColumns
+from rollout_cli.episodes.plain import Document, Fields, plain_json
 
 Status = Literal["complete", "interrupted"]
 WriteSegment = Callable[[SegmentSettings, SegmentJob], Written]
@@ -71,22 +73,20 @@ class DatasetSettings:
     """
 
     env_spec: EnvSpec
-    sources: Sequence[Mapping[str, Any]]
+    sources: Sequence[Document]
     first_numbers: Sequence[int | None] = (None,)
     next_observation: bool = False
     limits: SizeLimits = field(default_factory=SizeLimits)
     columns: InfoColumns | None = None
     info_columns: str = "decided"
-    derived: Sequence[Mapping[str, Any]] = ()
-    before: Mapping[str, Any] | None = None
+    derived: Sequence[Document] = ()
+    before: Document | None = None
 
 
-def new_info(
-    spaces: SpaceSchema, settings: DatasetSettings, before: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: Document | None) -> Fields:
     """Return the info.json of a dataset that begins, or is resumed if there is an info.json from `before`."""
     now = utc_now()
-    ours: dict[str, Any] = {
+    ours: Fields = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "status": "collecting",
@@ -114,7 +114,7 @@ def new_info(
     return ours
 
 
-def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
+def count_segments(info: Fields, written: Sequence[Written]) -> None:
     """Record the totals of the segments, and their anomalies."""
     places: dict[str, Place] = {}
     dropped: Counter[str] = Counter()
@@ -130,9 +130,7 @@ def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
     }
 
 
-def end_info(
-    info: dict[str, Any], status: Status, facts: Mapping[str, Any], written: Sequence[Written]
-) -> None:
+def end_info(info: Fields, status: Status, facts: Document, written: Sequence[Written]) -> None:
     """Record how the dataset ended, what its segments hold, and more facts of the run that it is of."""
     count_segments(info, written)
     info["sources"][0] |= facts
@@ -141,7 +139,7 @@ def end_info(
 
 
 def write_contents(
-    files: FileStore, root: Path, info: dict[str, Any], written: Sequence[Written], schema: DatasetSchema
+    files: FileStore, root: Path, info: Fields, written: Sequence[Written], schema: DatasetSchema
 ) -> None:
     """Write stats.json, the card and info.json of a dataset that has ended with these segments."""
     stats = merge_stats([segment.record.stats for segment in written])
@@ -152,18 +150,18 @@ def write_contents(
     files.write_json(info_path(root), info)
 
 
-def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
+def write_info(files: FileStore, root: Path, info: Fields) -> None:
     """Write info.json and the card."""
     info["times"]["updated"] = utc_now()
     files.write_json(info_path(root), info)  # First: a folder with a card alone would be no dataset.
     _write_card(files, root, info)
 
 
-def _write_card(files: FileStore, root: Path, info: Mapping[str, Any]) -> None:
+def _write_card(files: FileStore, root: Path, info: Document) -> None:
     files.replace(root / "README.md", render_card(info).encode(errors="backslashreplace"))
 
 
-def summary_of(root: Path, info: Mapping[str, Any]) -> DatasetSummary:
+def summary_of(root: Path, info: Document) -> DatasetSummary:
     """Return the contents of the dataset that `info` describes."""
     names = ("status", "episodes", "steps", "bytes", "segments", "dropped_infos")
     odd = tuple(Anomaly(**place) for place in info["anomalies"])
@@ -188,10 +186,10 @@ class DatasetBuild:
     def __init__(
         self,
         settings: SegmentSettings,
-        info: dict[str, Any],
+        info: Fields,
         write_segment: WriteSegment,
         committing: Callable[[DatasetBuild], AbstractContextManager[None]],
-        committed: Sequence[Written] = (),
+        committed: Sequence[Written],
     ) -> None:
         self.settings, self.info = settings, info
         self.segments = {written.segment: written for written in committed}
@@ -261,7 +259,7 @@ class DatasetBuild:
     def present_segments(self) -> list[Written]:
         """Return the committed segments whose files still exist, in the order of their episodes."""
         # Each folder is listed once: a request for each object would take long.
-        folders = (self.settings.root / "data", self.settings.root / "meta" / "episodes")
+        folders = (self.settings.root / "data", episodes_folder(self.settings.root))
         present = set.intersection(*(set(segment_files(folder, len(self._partitions))) for folder in folders))
         return [written for segment, written in sorted(self.segments.items()) if segment in present]
 

@@ -10,19 +10,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder, check_folder
+from rollout_cli.dataset.layout import AnyPath
 from rollout_cli.dataset.reader import Dataset, Episode, require_valid
 from rollout_cli.dataset.rewrite import Derivation, Edited, derivation, rewrite
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns
 from rollout_cli.episodes.infos import INFO_GROUPS
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import UsageError, UserCodeError
 from rollout_cli.loading import Source, did_you_mean, is_module_attribute, name_of, reporting
 from rollout_cli.progress import Progress
@@ -47,7 +48,7 @@ class Writing(TypedDict, total=False):
 
 
 def filter_dataset(
-    dataset: Dataset, output: Path | str, keep: str, *, verify: bool = True, **writing: Unpack[Writing]
+    dataset: Dataset, output: AnyPath, keep: str, *, verify: bool = True, **writing: Unpack[Writing]
 ) -> Edited:
     """Write the episodes of which the expression `keep` is true, such as `return >= 400`.
 
@@ -69,7 +70,7 @@ def filter_dataset(
 
 def split_dataset(
     dataset: Dataset,
-    output: Path | str,
+    output: AnyPath,
     parts: Mapping[str, float],
     *,
     seed: int = 0,
@@ -110,10 +111,11 @@ def split_dataset(
     edges = np.round(np.cumsum(shares / shares.sum()) * len(dataset)).astype(int)
     chosen = np.searchsorted(edges, ranks, side="right")
     selections = {name: dataset[chosen == at] for at, name in enumerate(parts)}
-    if empty := [name for name, part in selections.items() if not len(part)]:
-        raise UsageError(
-            f"{empty[0]} would have no episode: there are {len(dataset)}", hint="give it a larger share"
-        )
+    for name, part in selections.items():
+        if not len(part):
+            raise UsageError(
+                f"{name} would have no episode: there are {len(dataset)}", hint="give it a larger share"
+            )
     made = [
         derivation(
             [part],
@@ -127,7 +129,7 @@ def split_dataset(
 
 
 def join_datasets(
-    datasets: Sequence[Dataset], output: Path | str, *, verify: bool = True, **writing: Unpack[Writing]
+    datasets: Sequence[Dataset], output: AnyPath, *, verify: bool = True, **writing: Unpack[Writing]
 ) -> Edited:
     """Write the episodes of datasets of one environment after one another; the errors are `filter_dataset`'s.
 
@@ -145,7 +147,7 @@ def join_datasets(
 
 def convert_dataset(
     dataset: Dataset,
-    output: Path | str,
+    output: AnyPath,
     *,
     next_observation: bool | None = None,
     drop_info: Sequence[str] = (),
@@ -180,10 +182,12 @@ def convert_dataset(
         "next_observation": next_observation,
         "drop_info": list(drop_info) or None,
     }
-    options: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    options: Fields = {name: value for name, value in asked.items() if value is not None}
     limits = SizeLimits(**{name: options.get(name, size) for name, size in dataset.info["limits"].items()})
     for pattern in unmatched_patterns(drop_info, [*dataset.rows.table.schema.infos]):
-        if unmatched_patterns([pattern], _infos_without_column(dataset.rows)):
+        blocks = ((group, block) for block in dataset.rows.blocks() for group in INFO_GROUPS)
+        without_column = {f"{group}.{key}" for group, block in blocks for key in block.info_keys(group)}
+        if unmatched_patterns([pattern], without_column):
             raise UsageError(f"there is no info {pattern!r}", hint="see: rollout info")
     if not options:
         raise UsageError(
@@ -202,16 +206,9 @@ def convert_dataset(
     return write_derivations([made], **writing)[0]
 
 
-def _infos_without_column(rows: Rows) -> set[str]:
-    """Return the names of the infos in the JSON remainders."""
-    return {
-        f"{group}.{key}" for block in rows.blocks() for group in INFO_GROUPS for key in block.info_keys(group)
-    }
-
-
 def relabel_dataset(
     dataset: Dataset,
-    output: Path | str,
+    output: AnyPath,
     reward: str | Reward,
     *,
     verify: bool = True,

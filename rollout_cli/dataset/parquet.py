@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from rollout_cli.dataset.layout import Origin, check_origin, info_path, read_info, started_at
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.dataset.store import FileStore
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import DatasetFormatError, StorageError
 from rollout_cli.remote import RemotePath
 from rollout_cli.untrusted import check_size
@@ -72,7 +73,7 @@ def parquet_file(files: FileStore, path: Path, schema: pa.Schema) -> Iterator[pq
     files.sync(path)
 
 
-def _options(schema: pa.Schema) -> dict[str, Any]:
+def _options(schema: pa.Schema) -> Fields:
     # By its default of 1,024 rows a page of images would have a hundred megabytes and end where a chunk does.
     # Row by row, pages depend on the rows alone, however they came in chunks.
     widest_row = max(map(_row_bytes, schema.types))
@@ -112,23 +113,23 @@ def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
             yield path, "DELTA_BINARY_PACKED"  # Actions and infos: few values, or near one another.
 
 
-def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file inside `reading`; page checksums are verified as pages are read."""
-    if isinstance(path, RemotePath):
-        source: Any = path.open_input()
-    elif path.exists() and not path.is_file():
-        raise DatasetFormatError(f"{path} is not a regular file")
-    else:
+@contextmanager
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file, whose pages are checked as they are read; the errors are those of `reading`."""
+    is_remote = isinstance(path, RemotePath)
+    with reading(path):
+        if not is_remote and path.exists() and not path.is_file():
+            raise DatasetFormatError(f"{path} is not a regular file")
         # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
-        source = pa.OSFile(os.fsencode(path), "rb")
-    # Buffered, the columns of a row group are one request.
-    buffered = isinstance(path, RemotePath)
-    file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=buffered, **_NO_EXTENSIONS)
-    claimed = _claimed_bytes(file)
-    # A large file may be large in memory. A server is asked for its size only if that matters.
-    if claimed > 1 << 30 and claimed > _MOST_UNPACKED * path.stat().st_size:
-        check_size(path, claimed)
-    return file
+        source = path.open_input() if isinstance(path, RemotePath) else pa.OSFile(os.fsencode(path), "rb")
+        # Buffered, the columns of a row group are one request.
+        options = {"page_checksum_verification": True, "pre_buffer": is_remote, **_NO_EXTENSIONS}
+        with pq.ParquetFile(source, **options) as file:
+            claimed = _claimed_bytes(file)
+            # A large file may be large in memory. A server is asked for its size only if that matters.
+            if claimed > 1 << 30 and claimed > _MOST_UNPACKED * path.stat().st_size:
+                check_size(path, claimed)
+            yield file
 
 
 def _claimed_bytes(file: pq.ParquetFile) -> int:
@@ -217,7 +218,7 @@ class RowReader:
     @contextmanager
     def _opened(self, path: Path) -> Iterator[tuple[Any, list[int]]]:
         """Open a file; give it, and the rows at which its row groups begin, and its number of rows."""
-        with reading(path), open_parquet(path) as file:
+        with open_parquet(path) as file:
             origin, columns = self._files[path]
             check_origin(path, file.metadata.metadata, origin)
             check_table(path, file, columns)

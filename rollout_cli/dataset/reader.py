@@ -13,13 +13,23 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.batches import Batch, Padding, Transitions, Windows, refuse_masked, stream_batches
+from rollout_cli.dataset.batches import (
+    Batch,
+    Index,
+    Names,
+    Padding,
+    Transitions,
+    Windows,
+    refuse_masked,
+    stream_batches,
+)
 from rollout_cli.dataset.episode_table import EpisodeTable
-from rollout_cli.dataset.layout import read_info, table_files
+from rollout_cli.dataset.layout import AnyPath, episodes_folder, read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
-from rollout_cli.episodes.spaces import Array, map_tree
+from rollout_cli.episodes.plain import Document
+from rollout_cli.episodes.spaces import Array, Arrays, map_tree
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import folder_of
 from rollout_cli.untrusted import shell_word
@@ -27,7 +37,7 @@ from rollout_cli.untrusted import shell_word
 _INTEGERS = (int, np.integer)  # A union would be made anew for each episode.
 
 
-def load(path: Path | str, *, verify: bool = False) -> Dataset:
+def load(path: AnyPath, *, verify: bool = False) -> Dataset:
     """Open the dataset in the folder `path`, a path or a URI; only the table of its episodes is read.
 
     With `verify` all of its files are read and checked, as by `rollout verify`. It warns (`UserWarning`)
@@ -39,11 +49,11 @@ def load(path: Path | str, *, verify: bool = False) -> Dataset:
     """
     root = folder_of(path)
     # Listed before info.json is read: a run names its fingerprint there before it commits the first file.
-    files = table_files(root / "meta" / "episodes")
+    files = table_files(episodes_folder(root))
     dataset = Dataset(rows_of(root, read_info(root), files))
-    stated = dataset.info.get("episodes")
-    if isinstance(stated, int) and len(dataset) < stated:
-        if files != table_files(root / "meta" / "episodes"):  # A run has gone on meanwhile, and ended.
+    stated = dataset.info["episodes"]
+    if len(dataset) < stated:
+        if files != table_files(episodes_folder(root)):  # A run has gone on meanwhile, and ended.
             return load(path, verify=verify)
         text = f"{root} has {len(dataset):,} episodes, but its info.json states {stated:,}"
         warnings.warn(f"{text}; see: rollout verify {shell_word(root)}", UserWarning, stacklevel=2)
@@ -83,7 +93,7 @@ class Dataset:
     def __getitem__(self, at: int | np.integer[Any]) -> Episode: ...
     @overload
     def __getitem__(self, at: slice | Sequence[int] | Array) -> Dataset: ...
-    def __getitem__(self, at: int | np.integer[Any] | slice | Sequence[int] | Array) -> Episode | Dataset:
+    def __getitem__(self, at: Index) -> Episode | Dataset:
         """Return one episode, or a view of some.
 
         Raises:
@@ -127,7 +137,7 @@ class Dataset:
         return self.rows.root
 
     @property
-    def info(self) -> Mapping[str, Any]:
+    def info(self) -> Document:
         """The dataset's info.json."""
         return self.rows.info
 
@@ -165,7 +175,7 @@ class Dataset:
             raise ValueError(f"{n} episodes were asked for, and there are {len(self)}")
         return self[np.random.default_rng(seed).choice(len(self), n, replace=False)]
 
-    def transitions(self, columns: Sequence[str] | None = None, infos: Sequence[str] = ()) -> Transitions:
+    def transitions(self, columns: Names = None, infos: Sequence[str] = ()) -> Transitions:
         """Read the steps into memory, each with the observation that followed it, for random batches.
 
         Args:
@@ -187,7 +197,7 @@ class Dataset:
         *,
         pad: Padding = "after",
         returns_to_go: bool = False,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
     ) -> Windows:
         """Read the steps into memory, for random batches of windows that stay within an episode.
 
@@ -214,7 +224,7 @@ class Dataset:
         self,
         n: int,
         shuffle: int | None = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         infos: Sequence[str] = (),
     ) -> Iterator[Batch]:
         """Read all steps once, in batches of `n` as `transitions` has them; the last one has the rest.
@@ -244,112 +254,105 @@ class Episode:
     Arrays are the episode's own, and may be written to.
     """
 
-    __slots__ = ("_actions", "_at", "_block", "_last", "_observations", "_place", "_rewards", "_table")
+    __slots__ = ("_at", "_block", "_fields", "_place", "_table")
 
     def __init__(self, table: EpisodeTable, at: int, block: Rows | None = None, place: int = 0) -> None:
         self._table, self._at = table, at
         # The episodes of a block are made into batches together, once that of one is asked for.
         self._block, self._place = block, place
-        self._observations: Tree = None
-        self._actions: Tree = None
-        self._rewards: Array | None = None
-        self._last: Tree = None
+        self._fields: dict[str, Tree] = {}  # Those that were asked for.
 
     def __len__(self) -> int:
-        return self._table.lengths[self._at]
+        return int(self._fact("length"))
 
     def __repr__(self) -> str:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
 
     @property
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Document:
         """The episode's row of `meta/episodes`, by column name."""
         return MappingProxyType({name: values[self._at] for name, values in self._table.facts.items()})
+
+    def _fact(self, name: str) -> Any:
+        return self._table.facts[name][self._at]
 
     @property
     def id(self) -> int:
         """Its place in the dataset."""
-        return int(self._table.facts["episode_id"][self._at])
+        return int(self._fact("episode_id"))
 
     @property
     def source(self) -> int:
         """The place of the run that it is of, in the `sources` of info.json."""
-        return int(self._table.facts["source"][self._at])
+        return int(self._fact("source"))
 
     @property
     def number(self) -> int:
         """Its number, which with the root seed decides its seeds."""
-        return int(self._table.facts["episode_number"][self._at])
+        return int(self._fact("episode_number"))
 
     @property
     def seed(self) -> int:
         """The seed given to `env.reset`."""
-        return int(self._table.facts["seed"][self._at])
+        return int(self._fact("seed"))
 
     @property
     def total_reward(self) -> float:
         """The sum of its rewards."""
-        return float(self._table.facts["return"][self._at])
+        return float(self._fact("return"))
 
     @property
     def terminated(self) -> bool:
         """Whether it ended by its own rules."""
-        return self._table.terminated[self._at]
+        return bool(self._fact("terminated"))
 
     @property
     def truncated(self) -> bool:
         """Whether it was cut off."""
-        return self._table.truncated[self._at]
+        return bool(self._fact("truncated"))
 
     @property
     def observations(self) -> Tree:
         """What the policy saw at each step, tree of arrays (T, *shape)."""
-        if self._observations is None:
-            self._observations = self._table.field("observation", self._at)
-        return self._observations
+        return self._field("observation")
 
     @property
     def actions(self) -> Tree:
         """The actions, tree of arrays (T, *shape)."""
-        if self._actions is None:
-            self._actions = self._table.field("action", self._at)
-        return self._actions
+        return self._field("action")
 
     @property
     def rewards(self) -> Array:
         """The rewards, float64 (T,)."""
-        if self._rewards is None:
-            self._rewards = self._table.field("reward", self._at)
-        return self._rewards
+        return np.asarray(self._field("reward"))
 
     @property
     def last_observation(self) -> Tree:
         """What followed the last step, tree of arrays of the space's shapes."""
-        tree = self._last_observations()
-        return tree[0] if isinstance(tree, np.ndarray) else map_tree(itemgetter(0), tree)
+        return map_tree(itemgetter(0), self._field("last_observation"))
 
     @property
     def next_observations(self) -> Tree:
         """What followed each step, tree of arrays (T, *shape)."""
-        return map_tree(partial(following, ends=[-1]), self.observations, self._last_observations())
+        return map_tree(partial(following, ends=[-1]), self.observations, self._field("last_observation"))
 
-    def _last_observations(self) -> Tree:
-        if self._last is None:
-            self._last = self._table.field("last_observation", self._at)
-        return self._last
+    def _field(self, name: str) -> Tree:
+        if name not in self._fields:
+            self._fields[name] = self._table.field(name, self._at)
+        return self._fields[name]
 
     @property
-    def env_infos(self) -> Mapping[str, Array]:
+    def env_infos(self) -> Arrays:
         """The infos of `env.step`, by key: arrays (T, ...), each read when it is asked for."""
         return EpisodeInfos(self, "env_info")
 
     @property
-    def agent_infos(self) -> Mapping[str, Array]:
+    def agent_infos(self) -> Arrays:
         """The infos of the policy, likewise."""
         return EpisodeInfos(self, "agent_info")
 
     @property
-    def episode_infos(self) -> Mapping[str, Array]:
+    def episode_infos(self) -> Arrays:
         """The infos of `env.reset`, by key: arrays (1, ...), likewise."""
         return EpisodeInfos(self, "episode_info")
 

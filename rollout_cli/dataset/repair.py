@@ -8,17 +8,16 @@ repair completes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.folder import FolderLock
-from rollout_cli.dataset.layout import aside_path, info_path, read_info, stats_path
+from rollout_cli.dataset.layout import AnyPath, aside_path, collected_source, info_path, read_info, stats_path
 from rollout_cli.dataset.metadata import count_segments, utc_now, write_contents
 from rollout_cli.dataset.store import FileStore, file_store
 from rollout_cli.dataset.verify import VerifyReport, verify_dataset
+from rollout_cli.episodes.plain import Fields, plain_json
 from rollout_cli.remote import folder_of
 
 
@@ -39,15 +38,12 @@ class RepairReport:
     aside: Path | None
     moved: tuple[str, ...]
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Fields:
         """Return the report as JSON."""
-        aside = None if self.aside is None else str(self.aside)
-        return asdict(self) | {"path": str(self.path), "aside": aside, "moved": list(self.moved)}
+        return dict(plain_json(asdict(self)))
 
 
-def repair_dataset(
-    path: Path | str, *, dry_run: bool = False, files: FileStore | None = None
-) -> RepairReport:
+def repair_dataset(path: AnyPath, *, dry_run: bool = False) -> RepairReport:
     """Keep the segments of each partition before the first one at fault, and move the others aside.
 
     Unless all episodes that info.json states are still there, the status becomes `interrupted`. With
@@ -59,10 +55,10 @@ def repair_dataset(
         StorageError: If it cannot be read or written.
     """
     root = folder_of(path)
-    files = files or file_store(root)
     read_info(root)  # Without one there is nothing to lock.
     if dry_run:
         return _repair(root, None)
+    files = file_store(root)
     with FolderLock(files, root):
         return _repair(root, files)
 
@@ -72,20 +68,22 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     verified = verify_dataset(root)
     kept = _valid_segments(verified)
     invalid = {*verified.data_files, *verified.episodes_files} - {written.segment for written in kept}
+    aside = aside_path(root)
     moved = []
     # A commit record goes before its rows, the last segment first: at each moment a dataset is left.
-    for segment in sorted(invalid, key=lambda segment: segment.file, reverse=True):
+    for segment in sorted(invalid, reverse=True):
         moved += [part[segment] for part in (verified.episodes_files, verified.data_files) if segment in part]
     moved += verified.unexpected
     info = dict(verified.info)
     count_segments(info, kept)
     is_whole = all(info[name] == verified.info[name] for name in ("episodes", "steps"))
-    info["status"] = "complete" if is_whole and info["status"] == "complete" else "interrupted"
+    if not is_whole or info["status"] == "collecting":
+        info["status"] = "interrupted"
     if not (is_whole or info["derived"]):  # What ended the run, and what it kept, was said of other episodes.
-        ends = ("stopped_by", "acceptance")
-        info["sources"] = [
-            {name: value for name, value in source.items() if name not in ends} for source in info["sources"]
-        ]
+        source = collected_source(info)
+        for name in ("stopped_by", "acceptance"):
+            source.pop(name, None)
+        info["sources"] = [source]
     if not is_whole and "card" in info:
         info["card"] = {**info["card"], "plot": False}  # The picture shows them, too.
     report = RepairReport(
@@ -95,12 +93,15 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
         episodes=info["episodes"],
         steps=info["steps"],
         dropped_episodes=sum(written.record.episodes for written in verified.segments) - info["episodes"],
-        aside=aside_path(root) if moved else None,
+        aside=aside if moved else None,
         moved=tuple(verified.name(path) for path in moved),
     )
     if files is not None and report.changed:
-        if report.aside is not None:
-            _move_aside(files, root, moved, report.aside)
+        for path in (info_path(root), stats_path(root)):
+            if moved and path.is_file():  # Copies: both are written again.
+                files.replace(aside / path.relative_to(root), path.read_bytes())
+        for path in moved:
+            files.move(path, aside / path.relative_to(root))
         repaired = info["times"].get("repaired", [])
         info["times"] = {**info["times"], "repaired": [*repaired, utc_now()]}
         write_contents(files, root, info, kept, verified.schema)
@@ -110,19 +111,10 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
 def _valid_segments(report: VerifyReport) -> list[Written]:
     """Return the segments of each partition before its first one that is missing or at fault."""
     wrong = {fault.segment for fault in report.faults}
-    kept: list[Written] = []
+    kept = []
     following: Counter[int] = Counter()
     for written in report.segments:
         if written.segment not in wrong and written.segment.number == following[written.segment.partition]:
             following[written.segment.partition] += 1
             kept.append(written)
     return kept
-
-
-def _move_aside(files: FileStore, root: Path, moved: Sequence[Path], aside: Path) -> None:
-    """Move files to `aside` under their names, with copies of info.json and stats.json."""
-    for path in (info_path(root), stats_path(root)):
-        if path.is_file():
-            files.replace(aside / path.relative_to(root), path.read_bytes())
-    for path in moved:
-        files.move(path, aside / path.relative_to(root))

@@ -6,7 +6,7 @@ What is written is committed like a run. A dataset that is made of others names 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -18,28 +18,18 @@ from rollout_cli import pins
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder
 from rollout_cli.dataset.inference import choose_kind
-from rollout_cli.dataset.layout import fingerprint_of
+from rollout_cli.dataset.layout import AnyPath, fingerprint_of
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import Rows
-from rollout_cli.dataset.schema import InfoColumns
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns, without_infos
+from rollout_cli.episodes.infos import InfoColumns, InfoPath
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.errors import UsageError
 from rollout_cli.progress import Progress
 from rollout_cli.remote import folder_of
-
-_SAME = ("spaces", "max_episode_length", "next_observation")
-
-_HASHED = ("policy", "env", "worker")
-"""Of what a record has the hash of the source."""
-
-_OF_PART = ("episodes", "shard", "workers")
-"""The options in which the parts of one run may differ."""
-
-_TELLING = ("source", "episode_number", "length", "return")
-"""The facts by which episodes are told from others."""
 
 Rewritten = tuple[Chunk, int, Array | None]
 """Whole episodes, the partition they go to, and their sources, int64 (N,); None for the first source."""
@@ -102,10 +92,10 @@ class Derivation:
 
 def derivation(
     inputs: Sequence[Dataset],
-    output: Path | str,
+    output: AnyPath,
     *,
     operation: str,
-    options: Mapping[str, Any],
+    options: Document,
     next_observation: bool | None = None,
     limits: SizeLimits | None = None,
     drop_info: Sequence[str] = (),
@@ -135,7 +125,7 @@ def derivation(
     first, path = inputs[0].info, folder_of(output).resolve()
     _check_inputs(inputs, path)
     _refuse_repeated(inputs)
-    sources: list[Mapping[str, Any]] = []
+    sources: list[Document] = []
     places = [_places_of(dataset, sources) for dataset in inputs]
     made = {
         "operation": operation,
@@ -156,7 +146,7 @@ def derivation(
         },
         derived=[*_steps_before(inputs), made],
     )
-    steps = sum(int(dataset.rows.column("length").sum()) for dataset in inputs)
+    steps = sum(dataset.rows.n_steps for dataset in inputs)
     change = change or (lambda _, chunk: without_infos(chunk, drop_info))
     chunks = (
         (change(block, block.chunk()), 0, new_places[block.column("source")])
@@ -172,7 +162,8 @@ def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
     for dataset in inputs:
         if dataset.path.resolve() in (path, *path.parents):
             raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
-        if differing := [name for name in _SAME if dataset.info[name] != first.info[name]]:
+        same = ("spaces", "max_episode_length", "next_observation")
+        if differing := [name for name in same if dataset.info[name] != first.info[name]]:
             raise UsageError(
                 f"{dataset.path} and {first.path} do not fit together: {', '.join(differing)} differ",
                 hint="join datasets of one environment",
@@ -182,12 +173,13 @@ def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
 def _hash_of(inputs: Sequence[Dataset], changed: bytes) -> str:
     """Return a hash of what is read, by which an open reader knows other episodes in the place of these."""
     read = blake2b(changed, digest_size=16)
-    for rows, name in ((dataset.rows, name) for dataset in inputs for name in _TELLING):
-        read.update(rows.column(name).tobytes())
+    for dataset in inputs:
+        for name in ("source", "episode_number", "length", "return"):
+            read.update(dataset.rows.column(name).tobytes())
     return read.hexdigest()
 
 
-def _steps_before(inputs: Sequence[Dataset]) -> list[dict[str, Any]]:
+def _steps_before(inputs: Sequence[Dataset]) -> list[Fields]:
     """Return how the inputs were made, without the hashes, each step once."""
     steps = [
         {name: value for name, value in step.items() if name != "episodes"}
@@ -197,7 +189,7 @@ def _steps_before(inputs: Sequence[Dataset]) -> list[dict[str, Any]]:
     return [step for at, step in enumerate(steps) if step not in steps[:at]]
 
 
-def _places_of(dataset: Dataset, records: list[Mapping[str, Any]]) -> Array:
+def _places_of(dataset: Dataset, records: list[Document]) -> Array:
     """Return the place of each of a dataset's sources among the `records`, which get those that they lack."""
     places = np.full(len(dataset.info["sources"]), -1)
     for at in np.unique(dataset.rows.column("source")).tolist():  # A selection may have none of some run.
@@ -210,7 +202,7 @@ def _places_of(dataset: Dataset, records: list[Mapping[str, Any]]) -> Array:
     return places
 
 
-def _is_shared(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _is_shared(first: Document, other: Document) -> bool:
     """Return whether the episodes of two records may have one: of one run, with its code, files and options.
 
     Its fingerprint does not tell: a change may not show in the first episode.
@@ -222,12 +214,13 @@ def _is_shared(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return not (pins.changes(*files)[0] or pins.changes(*files[::-1])[0])
 
 
-def _made_by(source: Mapping[str, Any]) -> list[Any]:
-    options = {**source.get("collector", {}), **dict.fromkeys(_OF_PART)}
-    return [options, *((source.get(name) or {}).get("sha256") for name in _HASHED)]
+def _made_by(source: Document) -> list[Any]:
+    """Return the options of a run but those in which its parts may differ, and the hashes of its code."""
+    options = {**source.get("collector", {}), **dict.fromkeys(("episodes", "shard", "workers"))}
+    return [options, *((source.get(name) or {}).get("sha256") for name in ("policy", "env", "worker"))]
 
 
-def _one_record(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _one_record(first: Document, other: Document) -> Fields:
     """Return the record of a run of which two datasets have parts: the weaker verdict, what each lists."""
     joined = dict(first)
     if files := pins.joined(first.get("files", []), other.get("files", [])):
@@ -265,7 +258,7 @@ def _refuse_repeated(inputs: Sequence[Dataset]) -> None:
 
 def _joined_columns(inputs: Sequence[Dataset]) -> InfoColumns:
     """Return the info columns that hold the values of all; those without a common kind become JSON."""
-    met: dict[str, tuple[tuple[str, ...], dict[str, bool]]] = {}
+    met: dict[str, tuple[InfoPath, dict[str, bool]]] = {}
     for dataset in inputs:
         for name, (path, kind) in dataset.rows.table.schema.infos.items():
             met.setdefault(name, (path, {}))[1][kind] = False

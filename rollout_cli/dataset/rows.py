@@ -20,7 +20,8 @@ from rollout_cli.dataset.tables import decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.expression import Expression, of_one_kind
-from rollout_cli.episodes.infos import INFO_GROUPS, STRING, all_masked, kind_type
+from rollout_cli.episodes.infos import INFO_GROUPS, STRING, InfoArrays, all_masked, kind_type
+from rollout_cli.episodes.plain import Document
 from rollout_cli.errors import DatasetFormatError, StorageError
 
 
@@ -43,6 +44,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps the episodes have."""
+        return int(self.column("length").sum())
 
     def select(self, places: Any) -> Rows:
         """Return the rows of the episodes at these places, whatever numpy takes for some of an array."""
@@ -109,8 +115,7 @@ class Rows:
 
     def data_files(self) -> set[Path]:
         """Return the files of `data` that hold the episodes' steps."""
-        files = self.table.files(DATA, self._step_places()) if len(self) else ()
-        return {path for path, _ in files}
+        return {path for path, _ in self.table.files(DATA, self._step_places())}
 
     def ends(self, columns: Columns = None) -> pa.Table:
         """Return the rows of `meta/episodes`, with last observations and infos."""
@@ -131,13 +136,13 @@ class Rows:
             raise ValueError(
                 f"no info {name!r} of steps has a column; those that have one: {', '.join(names) or 'none'}"
             )
-        values, n_rows = self.info_values(group, key), int(self.column("length").sum())
+        values = self.info_values(group, key)
         if values is not None:
             return values
         if typed[name][1] == STRING:
-            return np.full(n_rows, None, object)
+            return np.full(self.n_steps, None, object)
         dtype, shape = kind_type(typed[name][1])
-        return all_masked((n_rows, *shape), dtype)
+        return all_masked((self.n_steps, *shape), dtype)
 
     def info_values(self, group: str, key: str) -> Array | None:
         """Return the info `key` as a batch has it; None where no step, or no episode, has it.
@@ -147,23 +152,20 @@ class Rows:
         columns = tuple(
             name for name in (f"{group}.{key}", f"{group}_extra") if name in self.info["features"]
         )
-        with self._decoding():
-            return decode_infos(group, self.infos(group, columns)).get(key)
+        return self._infos(group, columns).get(key)
 
     def info_keys(self, group: str) -> Collection[str]:
         """Return the keys of the infos that some step, or some episode, of these has."""
         typed = (name for name in self.table.schema.infos if name.startswith(f"{group}."))
-        with self._decoding():
-            return decode_infos(group, self.infos(group, (*typed, f"{group}_extra"))).keys()
+        return self._infos(group, (*typed, f"{group}_extra")).keys()
 
-    def infos(self, group: str, columns: tuple[str, ...]) -> pa.Table:
-        """Return columns of one group of infos, a row a step, or an episode for those of `env.reset`."""
-        return self.ends(columns) if group == "episode_info" else self.steps(columns)
+    def _infos(self, group: str, columns: tuple[str, ...]) -> InfoArrays:
+        with self._decoding():
+            table = self.ends(columns) if group == "episode_info" else self.steps(columns)
+            return decode_infos(group, table)
 
     def blocks(self) -> Iterator[Rows]:
         """Yield the episodes that begin in one row group together."""
-        if not len(self):
-            return
         places = self._step_places()
         for path, part in self.table.files(DATA, places):
             groups = np.searchsorted(self.table.reader.edges(path), places[part, 2], side="right")
@@ -234,7 +236,7 @@ class Rows:
         return pa.concat_tables(tables)
 
 
-def rows_of(root: Path, info: Mapping[str, Any], files: Mapping[FileId, Path]) -> Rows:
+def rows_of(root: Path, info: Document, files: Mapping[FileId, Path]) -> Rows:
     """Return the rows of the dataset in `root` as far as these episodes files go.
 
     Raises:

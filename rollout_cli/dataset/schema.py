@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type, object_array
 from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.infos import InfoPath, free_name
-from rollout_cli.episodes.spaces import Leaf, empty_column, space_from_json, space_leaves, space_to_json
+from rollout_cli.episodes.infos import InfoColumns, free_name
+from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.spaces import (
+    Leaf,
+    Space,
+    empty_column,
+    space_from_json,
+    space_leaves,
+    space_to_json,
+)
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 
 BIG_ROW_BYTES = 32 << 10
@@ -33,16 +39,23 @@ def _fields(**types: pa.DataType) -> list[pa.Field]:
 
 _STEP_START = _fields(episode_id=pa.int64(), step=pa.int32())
 _STEP_END = _fields(reward=pa.float64(), terminated=pa.bool_(), truncated=pa.bool_(), step_type=pa.uint8())
-EPISODE_FIELDS = [
-    *_fields(episode_id=pa.int64(), source=pa.int32(), episode_number=pa.int64(), root_seed=pa.int64()),
-    *_fields(length=pa.int64(), **{"return": pa.float64()}, terminated=pa.bool_(), truncated=pa.bool_()),
-    *_fields(seed=pa.int64(), worker=pa.int32(), wall_time_s=pa.float64()),
-    *_fields(data_chunk_index=pa.int32(), data_file_index=pa.int32(), data_row_index=pa.int64()),
-]
+EPISODE_FIELDS = _fields(
+    episode_id=pa.int64(),
+    source=pa.int32(),
+    episode_number=pa.int64(),
+    root_seed=pa.int64(),
+    length=pa.int64(),
+    **{"return": pa.float64()},
+    terminated=pa.bool_(),
+    truncated=pa.bool_(),
+    seed=pa.int64(),
+    worker=pa.int32(),
+    wall_time_s=pa.float64(),
+    data_chunk_index=pa.int32(),
+    data_file_index=pa.int32(),
+    data_row_index=pa.int64(),
+)
 """The columns of `meta/episodes` that every dataset has, whatever its spaces and infos."""
-
-InfoColumns = Mapping[str, tuple[InfoPath, str]]
-"""The typed info columns by name (`env_info.x`): the keys that lead to a value; its kind, never `json`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ class SpaceColumn:
             return object_array([each.reshape(-1, *element.shape).astype(element.dtype) for each in values])
         return values.reshape(-1, *self.leaf.shape).astype(self.leaf.dtype, copy=False)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Fields:
         """Return the column's entry in the `features` of info.json."""
         leaf = self.leaf
         return {
@@ -89,7 +102,10 @@ class SpaceColumn:
         }
 
 
-def space_columns(space: gymnasium.Space[Any], prefix: str) -> tuple[SpaceColumn, ...]:
+SpaceColumns = tuple[SpaceColumn, ...]
+
+
+def space_columns(space: Space, prefix: str) -> SpaceColumns:
     """Return one column a leaf of `space`, in the order of its leaves, named `prefix` or `prefix.path`.
 
     Keys may contain dots, so two paths can have one dotted name; the later one gets `#2`, `#3` and so on.
@@ -109,10 +125,10 @@ class SpaceSchema:
     """The columns of the environment's spaces, known before the first episode."""
 
     env_spec: EnvSpec
-    observation: tuple[SpaceColumn, ...]
-    action: tuple[SpaceColumn, ...]
-    last_observation: tuple[SpaceColumn, ...]
-    next_observation: tuple[SpaceColumn, ...]
+    observation: SpaceColumns
+    action: SpaceColumns
+    last_observation: SpaceColumns
+    next_observation: SpaceColumns
 
     @classmethod
     def of(cls, env_spec: EnvSpec, *, next_observation: bool = False) -> SpaceSchema:
@@ -127,10 +143,10 @@ class SpaceSchema:
         )
 
     @property
-    def columns(self) -> tuple[SpaceColumn, ...]:
+    def columns(self) -> SpaceColumns:
         return (*self.observation, *self.action, *self.next_observation, *self.last_observation)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Fields:
         """Return the spaces as JSON."""
         return {
             "observation": space_to_json(self.env_spec.observation_space),
@@ -138,13 +154,13 @@ class SpaceSchema:
         }
 
 
-def info_columns_of(features: Mapping[str, Any]) -> InfoColumns:
+def info_columns_of(features: Document) -> InfoColumns:
     """Return the info columns that the `features` of an info.json describe."""
     infos = {name: feature for name, feature in features.items() if feature["kind"] == "info"}
     return {name: (tuple(map(str, feature["path"])), feature["dtype"]) for name, feature in infos.items()}
 
 
-def env_record(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def env_record(info: Document) -> Document:
     """Return the record of the environment that all sources of a dataset share; empty if they differ."""
     first, *others = (source.get("env") or {} for source in info["sources"])
     return first if all(env == first for env in others) else {}
@@ -192,7 +208,7 @@ class DatasetSchema:
     episode_bytes: int
 
     @classmethod
-    def of(cls, spaces: SpaceSchema, infos: InfoColumns, env: Mapping[str, Any]) -> DatasetSchema:
+    def of(cls, spaces: SpaceSchema, infos: InfoColumns, env: Document) -> DatasetSchema:
         """Join the columns of spaces and infos; the record `env` goes into every file's footer."""
         data = [
             *_STEP_START,
@@ -214,7 +230,7 @@ class DatasetSchema:
         )
 
     @classmethod
-    def from_info(cls, info: Mapping[str, Any]) -> DatasetSchema:
+    def from_info(cls, info: Document) -> DatasetSchema:
         """Return the schema that an info.json describes; `DatasetFormatError` where it describes none."""
         try:
             observation, action = (
@@ -235,7 +251,7 @@ class DatasetSchema:
                 f"info.json does not describe columns: {error!r}", hint=LOST_INFO
             ) from error
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Fields:
         """Return `features`, by column name: kind, dtype, shape and true path."""
         fields = (*self.data, *self.episodes)
         facts = {field.name: {"kind": "fact", "dtype": str(field.type)} for field in fields}
@@ -247,7 +263,7 @@ class DatasetSchema:
         return {**facts, **spaces, **infos}
 
 
-def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Mapping[str, Any]) -> pa.Schema:
+def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Document) -> pa.Schema:
     metadata = {
         "rollout.format_version": str(FORMAT_VERSION),
         "rollout.spaces": json.dumps(spaces.describe()),
@@ -268,7 +284,7 @@ def hf_metadata(columns: Iterable[pa.Field]) -> dict[str, str]:
 _HF_NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
-def _hf_feature(kind: pa.DataType) -> dict[str, Any]:
+def _hf_feature(kind: pa.DataType) -> Fields:
     """Return a column's type as the `datasets` library names it; structs are those of its images."""
     if pa.types.is_struct(kind):
         return {"_type": "Image"}

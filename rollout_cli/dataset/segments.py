@@ -12,20 +12,19 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, read_tables
-from rollout_cli.dataset.convert import Array, decode
+from rollout_cli.dataset.commits import SegmentRecord, Written, counted, read_tables
+from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import SegmentId, file_origin
 from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
-from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
+from rollout_cli.dataset.stats import Place, find_anomalies, merge_stats, table_stats
 from rollout_cli.dataset.store import FileStore
-from rollout_cli.dataset.tables import NumberedChunk, episode_table, step_table
-from rollout_cli.episodes.chunk import AnyChunk, concatenate, sum_of
+from rollout_cli.dataset.tables import Encoded, NumberedChunk, episode_table, step_table
+from rollout_cli.episodes.chunk import AnyChunk, concatenate
 from rollout_cli.errors import StorageError, UsageError
 
 MOST_SEGMENT_BYTES = 1 << 30
@@ -125,7 +124,7 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
         pieces = iter([(steps, lost)])
     origin = file_origin(settings.run, job.segment.partition, episodes[settings.order][0].as_py())
     data, meta = job.segment.temporary(settings.root)
-    stats: list[TableStats] = []
+    stats = []
     anomalies: dict[str, Place] = {}
     with parquet_file(settings.files, data, schema.data) as out:
         written = 0
@@ -138,10 +137,9 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
         out.add_key_value_metadata(origin)
     last = [column.name for column in schema.spaces.last_observation if column.stored]
     anomalies |= find_anomalies(episodes, table_stats(episodes.select(last)), schema)
-    record = _record(
-        job,
-        episodes,
-        settings.order,
+    record = SegmentRecord(
+        **counted(job.start, episodes, settings.order),
+        nominal=job.nominal,
         is_long=is_long,
         stats=merge_stats(stats),
         anomalies=anomalies,
@@ -157,32 +155,11 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
 
 def _row_groups(
     schema: DatasetSchema, episode: Sequence[NumberedChunk], *, edges: Sequence[int]
-) -> Iterator[tuple[pa.Table, dict[str, int]]]:
+) -> Iterator[Encoded]:
     """Yield the rows of one episode up to each edge, and by column how many info values are not in them."""
     chunk, labels = concatenate([chunk for chunk, _ in episode]), episode[0][1]
     for start, stop in pairwise([0, *edges]):
-        rows = chunk.rows(start, stop)
-        if stop < chunk.n_steps:
-            following, no = tuple(leaf[stop : stop + 1] for leaf in chunk.observations), np.zeros(1, bool)
-            rows = replace(rows, last_observations=following, terminated=no, truncated=no)
-        yield step_table(schema, [(rows, labels)], first_step=start)
-
-
-def _record(job: SegmentJob, episodes: pa.Table, order: str, **facts: Any) -> SegmentRecord:
-    # pyarrow's own `to_numpy` imports pandas where it is installed, which takes longer than a short run.
-    numbers, lengths, returns = (decode(episodes[name]) for name in (order, "length", "return"))
-    stop = int(numbers[-1]) + 1
-    return SegmentRecord(
-        start=job.start,
-        stop=stop,
-        skipped=missing_ranges(job.start, stop, numbers),
-        episodes=episodes.num_rows,
-        steps=int(lengths.sum()),
-        last_length=int(lengths[-1]),
-        return_sum=sum_of(returns),
-        nominal=job.nominal,
-        **facts,
-    )
+        yield step_table(schema, [(chunk.rows(start, stop), labels)], first_step=start)
 
 
 def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:

@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.schema import DatasetSchema
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Leaf
 
 SAMPLE = 100
@@ -50,7 +51,7 @@ def merged(parts: Sequence[ColumnStats]) -> ColumnStats:
         return parts[0]
     counts, lows, highs, means, squares = np.stack(parts, axis=1)
     count = counts.sum(axis=0)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         # As a distance from one of them, for all may be far from zero and near one another.
         mean = means[0] + ((means - means[0]) * (counts / np.maximum(count, 1))).sum(axis=0)
         m2 = squares.sum(axis=0) + ((means - mean) ** 2 * counts).sum(axis=0)
@@ -62,7 +63,7 @@ def _block_stats(rows: Array) -> ColumnStats:
     numbers = np.array(rows.T, np.float64, order="C")
     low, high = numbers.min(axis=1), numbers.max(axis=1)
     count = np.full(len(numbers), len(rows))
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         if np.isfinite(low).all() and np.isfinite(high).all():
             mean = numbers.mean(axis=1)
         else:
@@ -76,12 +77,12 @@ def _block_stats(rows: Array) -> ColumnStats:
         return np.stack([count, low, high, mean, np.einsum("ij,ij->i", numbers, numbers)])
 
 
-def stats_to_json(stats: TableStats) -> dict[str, Any]:
+def stats_to_json(stats: TableStats) -> Fields:
     """Return the statistics as a document, exactly."""
     return {column: _named(_FIELDS, fields) for column, fields in stats.items()}
 
 
-def stats_from_json(document: Mapping[str, Any]) -> TableStats:
+def stats_from_json(document: Document) -> TableStats:
     """Return the statistics that `stats_to_json` described."""
     return {
         column: np.array([fields[name] for name in _FIELDS], np.float64)
@@ -89,7 +90,7 @@ def stats_from_json(document: Mapping[str, Any]) -> TableStats:
     }
 
 
-def _named(names: Sequence[str], fields: Iterable[Array]) -> dict[str, Any]:
+def _named(names: Sequence[str], fields: Iterable[Array]) -> Fields:
     """Return fields of a column's statistics by name; the first one is its count."""
     count, *others = (np.asarray(values) for values in fields)
     return dict(
@@ -116,8 +117,7 @@ def _counted_values(column: pa.ChunkedArray, first_row: int) -> Array:
         if math.prod(values.shape[1:]) <= MAX_ELEMENTS:
             return values
         rows = np.flatnonzero(column.is_valid()) if column.null_count else np.arange(len(values))
-        sampled: Array = values[(first_row + rows) % SAMPLE == 0]
-        return sampled.reshape(-1)
+        return np.ravel(values[(first_row + rows) % SAMPLE == 0])
     taken = []
     for part in column.chunks:  # Joining them would cost more than the statistics.
         taken.append(decode(pa.chunked_array([part]))[-first_row % SAMPLE :: SAMPLE])
@@ -136,7 +136,7 @@ def merge_stats(parts: Sequence[TableStats]) -> TableStats:
     return {name: merged([part[name] for part in parts if name in part]) for name in names}
 
 
-def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
+def stats_document(stats: TableStats, schema: DatasetSchema) -> Fields:
     """Return stats.json: min, max, mean, std (of the population) and count; nan where nothing was counted."""
     document = {}
     for column in (name for name in stats if name in schema.data.names):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rollout_cli.episodes.plain import plain_json
+from rollout_cli.episodes.plain import Document, plain_json
 from rollout_cli.errors import StorageError
 from rollout_cli.remote import RemotePath
 
@@ -65,7 +65,7 @@ class FileStore:
             tidy_up(error, partial(self.remove, temporary))
             raise
 
-    def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
+    def write_json(self, path: Path, document: Document) -> None:
         """Replace the file `path` by `document` as JSON."""
         # Escapes keep the file ASCII: paths that are not UTF-8 come as lone surrogates, which no encoding
         # takes.

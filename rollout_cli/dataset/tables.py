@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,14 +26,17 @@ from rollout_cli.episodes.batch import (
     following,
 )
 from rollout_cli.episodes.chunk import Chunk, episode_returns
+from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.spaces import Leaves
 
 NumberedChunk = tuple[Chunk, Array]
 """Episodes, and their labels: id and source of each, int64 (N, 2)."""
 
+Encoded = tuple[pa.Table, dict[str, int]]
+"""Rows, and by column how many info values are not in them."""
 
-def step_table(
-    schema: DatasetSchema, episodes: Sequence[NumberedChunk], *, first_step: int = 0
-) -> tuple[pa.Table, dict[str, int]]:
+
+def step_table(schema: DatasetSchema, episodes: Sequence[NumberedChunk], *, first_step: int = 0) -> Encoded:
     """Return rows as a table of `schema.data`, and by column how many info values are not in it.
 
     Some rows of one episode, from `first_step` on, are given as an episode whose `last_observations` are
@@ -76,12 +78,12 @@ def _joined(chunks: Sequence[Chunk], name: str) -> Array:
     return joined([getattr(chunk, name) for chunk in chunks])
 
 
-def joined_leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
+def joined_leaves(parts: Sequence[Leaves]) -> Leaves:
     """Return the columns of all leaves, from parts that follow one another."""
     return tuple(joined(leaf) for leaf in zip(*parts, strict=True))
 
 
-def _encode_leaves(columns: Sequence[SpaceColumn], parts: Sequence[tuple[Array, ...]]) -> list[pa.Array]:
+def _encode_leaves(columns: Sequence[SpaceColumn], parts: Sequence[Leaves]) -> list[pa.Array]:
     leaves = zip(*parts, strict=True)
     return [column.encode(values) for column, values in zip(columns, leaves, strict=True) if column.stored]
 
@@ -93,7 +95,7 @@ def episode_table(
     root_seeds: Sequence[int],
     file: tuple[int, int],
     first_row: int,
-) -> tuple[pa.Table, dict[str, int]]:
+) -> Encoded:
     """Return episodes as a table of `schema.episodes`, and by column how many info values are not in it.
 
     Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on.
@@ -110,8 +112,7 @@ def episode_table(
         lengths,
         episode_returns([chunk.rewards for chunk in chunks], lengths),
         *(_joined(chunks, name) for name in ("terminated", "truncated", "seeds", "workers", "wall_times")),
-        np.full(len(lengths), file[0], np.int32),
-        np.full(len(lengths), file[1], np.int32),
+        *(np.full(len(lengths), index, np.int32) for index in file),
         first_row + np.cumsum(lengths) - lengths,
     ]
     leaves = _encode_leaves(schema.spaces.last_observation, [chunk.last_observations for chunk in chunks])
@@ -125,21 +126,22 @@ def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> 
     """
     spaces, infos = schema.spaces, schema.infos
 
-    def decoded(table: pa.Table, name: str) -> Array:
-        return np.array(decode(table[name]))
-
-    def leaves(table: pa.Table, columns: Sequence[SpaceColumn]) -> tuple[Array, ...]:
+    def leaves(table: pa.Table, columns: Sequence[SpaceColumn]) -> Leaves:
         return tuple(np.array(column.decode(table)) for column in columns)
 
+    names = {
+        "numbers": "episode_number",
+        "seeds": "seed",
+        "lengths": "length",
+        "terminated": "terminated",
+        "truncated": "truncated",
+        "workers": "worker",
+        "wall_times": "wall_time_s",
+    }
+    facts: Fields = {field: np.array(decode(episodes[name])) for field, name in names.items()}
     return Chunk(
-        numbers=decoded(episodes, "episode_number"),
-        seeds=decoded(episodes, "seed"),
-        lengths=decoded(episodes, "length"),
-        terminated=decoded(episodes, "terminated"),
-        truncated=decoded(episodes, "truncated"),
-        workers=decoded(episodes, "worker"),
-        wall_times=decoded(episodes, "wall_time_s"),
-        rewards=decoded(steps, "reward"),
+        **facts,
+        rewards=np.array(decode(steps["reward"])),
         observations=leaves(steps, spaces.observation),
         actions=leaves(steps, spaces.action),
         last_observations=leaves(episodes, spaces.last_observation),
@@ -149,7 +151,7 @@ def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> 
     )
 
 
-def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Mapping[str, Any]) -> EpisodeBatch:
+def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Document) -> EpisodeBatch:
     """Return whole episodes as a dataset with these spaces and `features` gives them, to compare both."""
     schema = DatasetSchema.of(SpaceSchema.of(env_spec), info_columns_of(features), {})
     numbered = [(chunk, np.zeros((chunk.n_episodes, 2), np.int64))]

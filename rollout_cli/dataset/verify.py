@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.card import skipped_text
-from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, totals_of
+from rollout_cli.dataset.commits import SegmentRecord, Written, counted, totals_of
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.layout import (
     ASIDE,
     DATASET_ENTRIES,
     LOCK_NAME,
     TOTALS,
+    AnyPath,
     Origin,
     SegmentId,
     check_origin,
@@ -34,19 +35,22 @@ from rollout_cli.dataset.layout import (
     stats_path,
 )
 from rollout_cli.dataset.metadata import count_segments
-from rollout_cli.dataset.parquet import check_table, open_parquet, reading
+from rollout_cli.dataset.parquet import DAMAGED_HINT, check_table, open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.episodes.batch import at_ends, derive_step_types, following
-from rollout_cli.episodes.chunk import episode_returns, sum_of
+from rollout_cli.episodes.chunk import episode_returns
+from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.spaces import Arrays
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
+from rollout_cli.seeding.seeds import env_seed
 
 SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
 
-Facts = Mapping[str, Array]
-"""The columns `EPISODE_FIELDS` of one episodes file, each (N,)."""
+Beginning = tuple[int | None, int | None]
+"""The first id and number of a segment, None where it is unknown: behind a file that could not be read."""
 
 Check = tuple[str, Array | bool]
 """A problem, and which episodes have it, bool (N,); one bool for a file as a whole."""
@@ -60,7 +64,7 @@ class Fault(NamedTuple):
     episodes: tuple[int, ...]
     segment: SegmentId | None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Fields:
         return {
             "file": self.file,
             "problem": self.problem,
@@ -86,7 +90,7 @@ class VerifyReport:
     """
 
     path: Path
-    info: Mapping[str, Any]
+    info: Document
     schema: DatasetSchema
     quick: bool
     read: Collection[Path] | None
@@ -98,7 +102,7 @@ class VerifyReport:
     unexpected: list[Path] = field(default_factory=list)
     identities: dict[SegmentId, Array] = field(default_factory=dict)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Fields:
         """Return the report as JSON."""
         return {
             "path": str(self.path),
@@ -126,7 +130,7 @@ class VerifyReport:
 
 
 def verify_dataset(
-    path: Path | str, *, quick: bool = False, read: Collection[Path] | None = None
+    path: AnyPath, *, quick: bool = False, read: Collection[Path] | None = None
 ) -> VerifyReport:
     """Check everything that the dataset in the folder `path` states; one segment at a time is in memory.
 
@@ -149,19 +153,27 @@ def verify_dataset(
     return report
 
 
+def check_segment(root: Path, info: Document, schema: DatasetSchema, written: Written) -> None:
+    """Raise `DatasetFormatError` unless both files of a segment hold what they state."""
+    report = VerifyReport(root, info, schema, quick=False, read=None, data_files={}, episodes_files={})
+    _check_segment(report, written.segment, (None, written.record.start))
+    for fault in report.faults:
+        raise DatasetFormatError(f"{root / fault.file} is damaged: {fault.problem}", hint=DAMAGED_HINT)
+
+
 def _check_segments(report: VerifyReport) -> None:
     """Check that the segments of each partition follow one another, and each by itself."""
     firsts = report.info["first_numbers"]
-    # The id and the number that a segment begins with: unknown behind a file that could not be read.
-    begins: dict[SegmentId, tuple[int | None, int | None]]
-    begins = {SegmentId(len(firsts), partition, 0): (0, first) for partition, first in enumerate(firsts)}
+    begins: dict[SegmentId, Beginning] = {
+        SegmentId(len(firsts), partition, 0): (0, first) for partition, first in enumerate(firsts)
+    }
     for segment, path in report.episodes_files.items():
         before, after = (replace(segment, number=segment.number + step) for step in (-1, 1))
         if segment.number and before not in report.episodes_files:
             report.add(before.paths(report.path)[1], "it is missing, and there are later ones", before)
         if segment.partition >= len(firsts):
             report.add(path, f"it is of another partition than the dataset's {len(firsts)}", segment)
-        begins[after] = _check_segment(report, segment, *begins.get(segment, (None, None)))
+        begins[after] = _check_segment(report, segment, begins.get(segment, (None, None)))
     _check_identities(report)
     for segment, path in report.data_files.items():
         if segment not in report.episodes_files:
@@ -181,34 +193,26 @@ def _check_identities(report: VerifyReport) -> None:
             report.add(report.episodes_files[segment], problem, segment, ids)
 
 
-def _check_segment(
-    report: VerifyReport, segment: SegmentId, next_id: int | None, next_number: int | None
-) -> tuple[int | None, int | None]:
-    """Check both files of a segment; return the next one's first id and number, None if unknown."""
-    path, data_path = report.episodes_files[segment], segment.paths(report.path)[0]
+def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) -> Beginning:
+    """Check both files of a segment with this beginning; return the beginning of the next segment."""
+    next_id, next_number = begins
+    data_path, path = segment.paths(report.path)
     metadata, table = _read(report, path, report.schema.episodes, segment)
     if table is None:
         return None, None
     facts = {field.name: decode(table[field.name]) for field in EPISODE_FIELDS}
     ids, lengths = facts["episode_id"], facts["length"]
     of_episodes, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
-    n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
-    held: dict[str, Any] = {
-        "episodes": len(ids),
-        "steps": n_steps,
-        "last_length": int(lengths[-1]),
-        "return_sum": sum_of(facts["return"]),
-    }
-    order = facts[order_column(report.info)]
-    origin = file_origin(fingerprint_of(report.info), segment.partition, int(order[0]))
+    order = order_column(report.info)
+    origin = file_origin(fingerprint_of(report.info), segment.partition, int(facts[order][0]))
     try:
         check_origin(path, metadata.metadata, origin)
         record = SegmentRecord.from_footer(metadata.metadata or {})
     except (ValueError, DatasetFormatError) as error:
         report.add(path, str(error).replace(f"{path} ", "it "), segment)
         return None, None
-    of_episodes += _record_checks(record, held, order, next_number)
-    steps = _read_steps(report, data_path, segment, facts, origin) if n_steps else None
+    of_episodes += _record_checks(record, counted(record.start, table, order), next_number)
+    steps = _read_steps(report, data_path, segment, facts, origin) if lengths.min() > 0 else None
     if steps is not None:
         of_steps = list(_step_checks(report.schema, facts, steps, table))
         documents = (stats_document(stats, report.schema) for stats in (table_stats(steps), record.stats))
@@ -225,14 +229,14 @@ def _check_segment(
     return int(ids[-1]) + 1, record.stop
 
 
-def _episode_checks(
-    info: Mapping[str, Any], segment: SegmentId, facts: Facts, next_id: int | None
-) -> list[Check]:
+def _episode_checks(info: Document, segment: SegmentId, facts: Arrays, next_id: int | None) -> list[Check]:
     """Return the checks of an episodes file by itself."""
     ids, numbers, lengths = facts["episode_id"], facts["episode_number"], facts["length"]
     first = int(ids[0]) if next_id is None else next_id
     chunk, file = segment.file
-    seeds, sources = np.array([source["root_seed"] for source in info["sources"]]), facts["source"]
+    roots, sources = np.array([source["root_seed"] for source in info["sources"]]), facts["source"]
+    root_seeds = roots[np.clip(sources, 0, len(roots) - 1)]
+    seeds = np.array(list(map(env_seed, root_seeds.tolist(), numbers.tolist())))
     falls = np.diff(numbers, prepend=numbers[0] - 1) <= 0
     return [
         (
@@ -249,36 +253,29 @@ def _episode_checks(
             "data_row_index is not that of its first step",
             facts["data_row_index"] != np.cumsum(lengths) - lengths,
         ),
-        ("root_seed is not its source's", facts["root_seed"] != seeds[np.clip(sources, 0, len(seeds) - 1)]),
-        ("its source is not one of the dataset's", (sources < 0) | (sources >= len(seeds))),
+        ("root_seed is not its source's", facts["root_seed"] != root_seeds),
+        # An environment that resets itself is not seeded: -1.
+        ("its seed is not that of its number", (facts["seed"] != seeds) & (facts["seed"] != -1)),
+        ("its source is not one of the dataset's", (sources < 0) | (sources >= len(roots))),
         ("it neither terminated nor was truncated", ~(facts["terminated"] | facts["truncated"])),
     ]
 
 
-def _record_checks(
-    record: SegmentRecord, held: Mapping[str, float], numbers: Array, next_number: int | None
-) -> list[Check]:
-    """Return the checks of a commit record against the `numbers` of its episodes, and their totals `held`."""
-    start, stop = record.start, record.stop
-    covers = (
-        numbers.min() >= start
-        and numbers.max() < stop
-        and record.skipped == missing_ranges(start, stop, numbers)
-    )
-    is_other = any(repr(getattr(record, name)) != repr(value) for name, value in held.items())
+def _record_checks(record: SegmentRecord, expected: Document, next_number: int | None) -> list[Check]:
+    """Return the checks of a commit record against the `expected` fields, which follow from its episodes."""
+    start, last = record.start, record.stop - 1
+    others = {name for name, value in expected.items() if repr(getattr(record, name)) != repr(value)}
     begins = f"its footer covers episode numbers from {start} on, expected from {next_number} on"
+    covers = f"its episodes, and those skipped, are not the numbers {start} to {last} of its footer"
     return [
         (begins, next_number not in (None, start)),
-        (
-            f"its episodes, and those skipped, are not the numbers {start} to {stop - 1} of its footer",
-            not covers,
-        ),
-        ("the totals in its footer are not those of its episodes", is_other),
+        (covers, not others.isdisjoint(("stop", "skipped"))),
+        ("the totals in its footer are not those of its episodes", bool(others - {"stop", "skipped"})),
     ]
 
 
 def _read_steps(
-    report: VerifyReport, path: Path, segment: SegmentId, facts: Facts, origin: Origin
+    report: VerifyReport, path: Path, segment: SegmentId, facts: Arrays, origin: Origin
 ) -> pa.Table | None:
     """Return the committed rows of a data file; None where they are damaged, or not to be read."""
     ids, ends = facts["episode_id"], np.cumsum(facts["length"])
@@ -299,7 +296,9 @@ def _read_steps(
     return None if is_unread or rows < ends[-1] else table.slice(0, int(ends[-1]))
 
 
-def _step_checks(schema: DatasetSchema, facts: Facts, steps: pa.Table, episodes: pa.Table) -> Iterator[Check]:
+def _step_checks(
+    schema: DatasetSchema, facts: Arrays, steps: pa.Table, episodes: pa.Table
+) -> Iterator[Check]:
     """Give the checks of the rows of a data file."""
     lengths = facts["length"]
     ends = np.cumsum(lengths)
@@ -349,7 +348,7 @@ def _read(
 ) -> tuple[Any, pa.Table | None]:
     """Return the metadata and rows of a file; rows are None, and there is a fault, where it is damaged."""
     try:
-        with reading(path), open_parquet(path) as file:
+        with open_parquet(path) as file:
             metadata, schema = file.metadata, file.schema_arrow
             check_origin(path, metadata.metadata, origin or {})
             check_table(path, file, [*map(str, expected)])
@@ -388,7 +387,7 @@ def _check_metadata(report: VerifyReport) -> None:
         return
     if skipped := skipped_text(report.info):
         report.notes.append(f"{skipped} were skipped")
-    totals: dict[str, Any] = {}
+    totals: Fields = {}
     count_segments(totals, report.segments)
     for name in TOTALS:
         stated, held = report.info[name], totals[name]
@@ -426,7 +425,7 @@ def _check_names(report: VerifyReport) -> None:
         report.notes.append("README.md, the dataset's card, is missing")
 
 
-def _same_stats(expected: Mapping[str, Any], stated: Any) -> bool:
+def _same_stats(expected: Document, stated: Any) -> bool:
     """Return whether statistics are the same, but for the order in which another machine may add numbers."""
     try:
         stated = json.loads(stated) if isinstance(stated, bytes) else stated
@@ -435,10 +434,11 @@ def _same_stats(expected: Mapping[str, Any], stated: Any) -> bool:
             rounding = 1e-9 * largest
             with np.errstate(over="ignore"):
                 has_sums = np.isfinite(largest * largest * np.max(stats["count"]))
-            # Where sums are beyond float64, mean and deviation depend on the order too: infinite, or nan.
-            for name in ("count", "min", "max", *(("mean", "std") if has_sums else ())):
+            tolerances = {"count": 0.0, "min": 0.0, "max": 0.0}
+            if has_sums:  # Else mean and deviation depend on the order too: infinite, or nan.
+                tolerances |= {"mean": rounding, "std": rounding}
+            for name, tolerance in tolerances.items():
                 ours, theirs = (np.asarray(fields[name], float) for fields in (stats, stated[column]))
-                tolerance = rounding if name in ("mean", "std") else 0
                 if ours.shape != theirs.shape or not np.allclose(
                     ours, theirs, rtol=0, atol=tolerance, equal_nan=True
                 ):

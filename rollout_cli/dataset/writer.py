@@ -12,16 +12,26 @@ from types import TracebackType
 from typing import Any, Self
 
 from rollout_cli.dataset import metadata
-from rollout_cli.dataset.commits import Committed, Written, read_committed
+from rollout_cli.dataset.commits import Written
+from rollout_cli.dataset.committed import Committed, read_committed
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_dataset, remove_temporary
 from rollout_cli.dataset.inference import SchemaInference
-from rollout_cli.dataset.layout import fingerprint_of, info_path, order_column, read_info, started_at
+from rollout_cli.dataset.layout import (
+    episodes_folder,
+    fingerprint_of,
+    info_path,
+    order_column,
+    read_info,
+    started_at,
+)
 from rollout_cli.dataset.metadata import DatasetBuild, DatasetSettings, DatasetSummary, Status, WriteSegment
-from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, env_record, info_columns_of
+from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema, env_record, info_columns_of
 from rollout_cli.dataset.segments import SegmentSettings, write_segment
 from rollout_cli.dataset.store import has_rename, tidy_up
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
+from rollout_cli.episodes.infos import InfoColumns
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import (
     DatasetFormatError,
     InternalError,
@@ -74,7 +84,7 @@ class DatasetWriter:
         self._published: DatasetBuild | None = None  # The one whose files are in the folder itself.
         self.has_episodes = False  # Whether any whole episode came, or was there.
         self.on_failure: Callable[[], None] = lambda: None  # The timer calls it when a commit has failed.
-        self.facts: Callable[[], dict[str, Any]] = dict  # What info.json records of the run at its end.
+        self.facts: Callable[[], Fields] = dict  # What info.json records of the run at its end.
         # The timer and the caller share the state: whoever changes it has the lock.
         self._changing = threading.Lock()
         self._has_new = False  # Whether whole episodes came since the last flush.
@@ -93,14 +103,14 @@ class DatasetWriter:
             raise
 
     def _begin(self, committed: Committed | None) -> None:
-        columns, source, segments = self._settings.columns, self._info["sources"][0], tuple[Written, ...]()
+        columns, source = self._settings.columns, self._info["sources"][0]
         if committed is not None:
             self._folder.move_aside(committed.damaged)
             self.has_episodes = True
             columns, source = info_columns_of(committed.info["features"]), committed.info["sources"][0]
-            segments = committed.segments
         if columns is not None:
             self._inference.decided = True
+            segments = committed.segments if committed else ()
             self._build = self._new_build(columns, source["run"], segments)
         elif not self._folder.has_old:
             metadata.write_info(self._folder.files, self._folder.path, self._info)
@@ -189,7 +199,7 @@ class DatasetWriter:
             build.end(status, **self.facts(), **facts)
             return metadata.summary_of(self._folder.path, build.info)
 
-    def _end_old(self, status: Status) -> dict[str, Any]:
+    def _end_old(self, status: Status) -> Fields:
         info = read_info(root := self._folder.path)
         if info["status"] == "complete":  # It still is what was asked for then.
             return info
@@ -224,7 +234,7 @@ class DatasetWriter:
         if build is None and self._folder.has_old:  # Of a run, a replacement has left one or the other.
             if has_info and started_at(read_info(root)) == started_at(self._info):
                 self._end_old("interrupted")
-        elif not (build and build.segments) and not any((root / "meta" / "episodes").rglob("*.parquet")):
+        elif not (build and build.segments) and not any(episodes_folder(root).rglob("*.parquet")):
             remove_dataset(files, root)
         elif build is not None and has_info:
             build.end("interrupted", **self.facts())

@@ -13,13 +13,21 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
-from rollout_cli.episodes.infos import INFO_GROUPS, all_masked, concatenate_arrays
-from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, are_alike, map_tree, space_leaves, unflatten
+from rollout_cli.episodes.infos import INFO_GROUPS, InfoArrays, all_masked, concatenate_arrays
+from rollout_cli.episodes.spaces import (
+    Array,
+    Space,
+    SpaceRows,
+    Tree,
+    are_alike,
+    map_tree,
+    space_leaves,
+    unflatten,
+)
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "derive_step_types"]
 
@@ -62,8 +70,8 @@ def following(values: Array, last: Array, ends: Any) -> Array:
 class EnvSpec:  # noqa: PLW1641 - spaces have no hash
     """The spaces of an environment, and the steps after which its episodes are truncated (None: no limit)."""
 
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
+    observation_space: Space
+    action_space: Space
     max_episode_length: int | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -94,19 +102,16 @@ _LIST_KEYS = {*_STEP_FIELDS, "episode_infos", *_SINGULARS.values()}
 
 def _padded(name: str, what: str) -> property:
     """Return the property of a field as rows of episodes; padding is zero, masked, or None among objects."""
-    blank = None if name.endswith("infos") else ""
 
     def padded(batch: EpisodeBatch) -> Tree:
         valids = batch.valids
 
         def pad(leaf: Array) -> Array:
-            shape, fill = (*valids.shape, *leaf.shape[1:]), blank if leaf.dtype == object else 0
-            if (
-                any(isinstance(value, np.ndarray) for value in leaf[:1]) and leaf.dtype == object
-            ):  # Sequences.
-                fill = None
-            is_masked = isinstance(leaf, np.ma.MaskedArray)
-            out = all_masked(shape, leaf.dtype) if is_masked else np.full(shape, fill, leaf.dtype)
+            out = np.zeros((*valids.shape, *leaf.shape[1:]), leaf.dtype)
+            if isinstance(leaf, np.ma.MaskedArray):
+                out = all_masked(out.shape, leaf.dtype)
+            elif leaf.dtype == object:
+                out[:] = "" if isinstance(leaf[0], str) and not name.endswith("infos") else None
             out[valids] = leaf
             return out
 
@@ -141,13 +146,13 @@ class EpisodeBatch:
     """
 
     env_spec: EnvSpec
-    episode_infos: dict[str, Array]
+    episode_infos: InfoArrays
     observations: Tree
     last_observations: Tree
     actions: Tree
     rewards: Array
-    env_infos: dict[str, Array]
-    agent_infos: dict[str, Array]
+    env_infos: InfoArrays
+    agent_infos: InfoArrays
     step_types: Array
     lengths: Array
     terminated: Array
@@ -228,7 +233,8 @@ class EpisodeBatch:
             ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each
                 other.
         """
-        batches, rows = list[EpisodeBatch](), SpaceRows(env_spec.observation_space)
+        rows = SpaceRows(env_spec.observation_space)
+        batches = []
         for episode in episodes:
             if episode.keys() != _LIST_KEYS:
                 odd = sorted(episode.keys() ^ _LIST_KEYS)
@@ -257,12 +263,9 @@ class EpisodeBatch:
         """Return one batch an episode; arrays are views."""
         out = []
         for at, (start, stop) in enumerate(pairwise([0, *np.cumsum(self.lengths).tolist()])):
-            fields = {
-                name: map_tree(itemgetter(slice(start, stop)), getattr(self, name)) for name in _STEP_FIELDS
-            }
-            fields |= {
-                name: map_tree(itemgetter(slice(at, at + 1)), getattr(self, name)) for name in _EPISODE_FIELDS
-            }
+            parts = dict.fromkeys(_STEP_FIELDS, slice(start, stop))
+            parts |= dict.fromkeys(_EPISODE_FIELDS, slice(at, at + 1))
+            fields = {name: map_tree(itemgetter(part), getattr(self, name)) for name, part in parts.items()}
             out.append(self._unchecked(env_spec=self.env_spec, **fields))
         return out
 
@@ -331,16 +334,25 @@ def _one_row(value: Any) -> Array:
 
 def _check_field(name: str, value: Any, n_rows: int, env_spec: EnvSpec) -> None:
     """Raise ValueError unless a field has its form, of which the message shows both trees."""
+    form = map_tree(_form, value)
     if name.endswith("infos"):
-        expected = f"a dict of arrays of length {n_rows}"
+        expected: Any = f"a dict of arrays of length {n_rows}"
         fits = isinstance(value, dict) and all(
             isinstance(values, np.ndarray) and values.shape[:1] == (n_rows,) for values in value.values()
         )
+    elif name in _DTYPES:
+        expected = f"{np.dtype(_DTYPES[name])} of shape {(n_rows,)}"
+        fits = form == expected
     else:
-        expected = _expected_form(name, n_rows, env_spec)
-        fits = map_tree(_form, value) == expected
+        space = env_spec.action_space if name == "actions" else env_spec.observation_space
+        forms = (
+            f"{'text' if leaf.dtype == object else leaf.dtype} of shape {(n_rows, *leaf.shape)}"
+            for leaf in space_leaves(space)
+        )
+        expected = unflatten(space, forms)
+        fits = form == expected
     if not fits:
-        raise ValueError(f"{name} is {map_tree(_form, value)}, expected {expected}")
+        raise ValueError(f"{name} is {form}, expected {expected}")
 
 
 def _form(leaf: Any) -> str:
@@ -349,14 +361,3 @@ def _form(leaf: Any) -> str:
         return f"a {type(leaf).__name__}"
     are_held = leaf.dtype == object and all(isinstance(value, str | np.ndarray) for value in leaf.flat)
     return f"{'text' if are_held else leaf.dtype} of shape {leaf.shape}"
-
-
-def _expected_form(name: str, n_rows: int, env_spec: EnvSpec) -> Any:
-    if name in _DTYPES:
-        return f"{np.dtype(_DTYPES[name])} of shape {(n_rows,)}"
-    space = env_spec.action_space if name == "actions" else env_spec.observation_space
-    forms = (
-        f"{'text' if leaf.dtype == object else leaf.dtype} of shape {(n_rows, *leaf.shape)}"
-        for leaf in space_leaves(space)
-    )
-    return unflatten(space, forms)

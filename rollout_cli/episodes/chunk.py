@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoTable, concatenate_tables
-from rollout_cli.episodes.plain import plain_bytes
-from rollout_cli.episodes.spaces import Array
+from rollout_cli.episodes.plain import Fields, plain_bytes
+from rollout_cli.episodes.spaces import Array, Leaves
 
 MESSAGE_BYTES = 16 << 20
 """A chunk with more bytes travels in pieces of about this size, or of one episode each."""
@@ -28,7 +28,7 @@ _EPISODE_FIELDS = (*_EPISODE_ARRAYS, "last_observations", "episode_infos")
 
 def sum_of(rewards: Array) -> float:
     """Return the sum of rewards, or of returns: nan of inf and -inf, and inf where a float is too small."""
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         return float(rewards.sum())
 
 
@@ -62,10 +62,10 @@ class Chunk(_Episodes):
     truncated: Array  # bool (N,); both may be true.
     workers: Array  # Which worker ran it, int32 (N,).
     wall_times: Array  # Seconds from its reset to its last step, float64 (N,).
-    observations: tuple[Array, ...]  # One array a leaf of the space, (T, *leaf.shape); so are actions.
-    actions: tuple[Array, ...]
+    observations: Leaves  # One array a leaf of the space, (T, *leaf.shape); so are actions.
+    actions: Leaves
     rewards: Array  # float64 (T,).
-    last_observations: tuple[Array, ...]  # What followed each episode's last step, (N, *leaf.shape).
+    last_observations: Leaves  # What followed each episode's last step, (N, *leaf.shape).
     env_infos: InfoTable  # Of `env.step`, T rows.
     agent_infos: InfoTable  # Of the policy, T rows.
     episode_infos: InfoTable  # Of `env.reset`, N rows.
@@ -85,17 +85,17 @@ class Chunk(_Episodes):
     def variable_bytes(self) -> Array:
         """The bytes that an episode's length does not tell, int64 (N,): those of its texts and infos."""
         out = np.zeros(self.n_episodes, np.int64)
-        episodes = np.repeat(np.arange(self.n_episodes), self.lengths)
-        for column in (*self.observations, *self.actions):
-            if column.dtype == object:
-                np.add.at(out, episodes, _value_bytes(column, STRING))
-        for info in (*self.env_infos.columns, *self.agent_infos.columns):
-            np.add.at(out, episodes[info.row_numbers()], _value_bytes(info.values, info.kind))
-        for column in self.last_observations:
-            if column.dtype == object:
-                out += _value_bytes(column, STRING)
-        for info in self.episode_infos.columns:
-            np.add.at(out, info.row_numbers(), _value_bytes(info.values, info.kind))
+        places = np.arange(self.n_episodes)
+        infos = (*self.env_infos.columns, *self.agent_infos.columns)
+        for rows, leaves, columns in (
+            (np.repeat(places, self.lengths), (*self.observations, *self.actions), infos),
+            (places, self.last_observations, self.episode_infos.columns),
+        ):
+            for leaf in leaves:
+                if leaf.dtype == object:
+                    np.add.at(out, rows, _value_bytes(leaf, STRING))
+            for info in columns:
+                np.add.at(out, rows[info.row_numbers()], _value_bytes(info.values, info.kind))
         return out
 
     def load(self) -> Chunk:
@@ -111,19 +111,21 @@ class Chunk(_Episodes):
         return replace(self.rows(first_row, first_row + int(fields["lengths"].sum())), **fields)
 
     def rows(self, start: int, stop: int) -> Chunk:
-        """Return rows `start` to `stop - 1` of a chunk of one episode, as views; the episode's facts stay."""
-        fields = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
+        """Return rows `start` to `stop - 1` of a chunk of one episode, as views.
+
+        The episode's facts stay, but where rows follow, these have not ended it.
+        """
+        fields: Fields = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
+        if stop < self.n_steps:
+            fields["last_observations"] = _cut(self.observations, stop, stop + 1)
+            fields |= dict.fromkeys(("terminated", "truncated"), np.zeros(1, bool))
         return replace(self, lengths=np.array([stop - start], np.int64), **fields)
 
     def truncated_at(self, limit: int) -> Chunk:
         """Return a chunk of one whole episode as it would be under a limit of so many steps, in views."""
         if self.n_steps < limit:
             return self
-        cut = self
-        if self.n_steps > limit:
-            following = tuple(leaf[limit : limit + 1] for leaf in self.observations)
-            cut = replace(self.rows(0, limit), last_observations=following, terminated=np.zeros(1, bool))
-        return replace(cut, truncated=np.ones(1, bool))
+        return replace(self.rows(0, limit), truncated=np.ones(1, bool))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,7 +205,7 @@ def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
     starts = np.cumsum(lengths) - lengths
     # A copy: numpy adds unaligned values, such as views of a message, block by block, which rounds
     # differently.
-    with np.errstate(over="ignore", invalid="ignore"):  # As in `sum_of`: rewards have warnings of ours.
+    with np.errstate(all="ignore"):  # As in `sum_of`: rewards have warnings of ours.
         return np.asarray(np.add.reduceat(np.concatenate([*rewards, np.zeros(0)]), starts))
 
 
@@ -223,7 +225,7 @@ def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
     it too. It means the infos of steps, policies and resets alike, unless it begins with the name of one:
     `env_info.episode.t`.
     """
-    kept: dict[str, Any] = {
+    kept: Fields = {
         f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in INFO_GROUPS
     }
     return replace(chunk, **kept)

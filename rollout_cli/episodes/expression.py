@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.plain import from_plain
-from rollout_cli.episodes.spaces import Array
+from rollout_cli.episodes.spaces import Array, Arrays
 from rollout_cli.errors import UsageError
 
 _TOKEN = re.compile(
@@ -30,8 +30,11 @@ _TOKEN = re.compile(
     r"|(?P<space>\s+)"
     r"|(?P<other>.)"
 )
-_WORDS = {word: word for word in ("and", "or", "not", "in", "True", "False")}
-_WORDS |= {"true": "True", "false": "False"}
+_WORDS = {
+    **{word: word for word in ("and", "or", "not", "in", "True", "False")},
+    "true": "True",
+    "false": "False",
+}
 _CORRECTIONS = {"=": "==", "&": "and", "|": "or", "!": "not"}
 
 
@@ -96,7 +99,7 @@ class Expression:
         """The columns that it names, each once, in the order of the text."""
         return tuple(dict.fromkeys(self._names.values()))
 
-    def evaluate(self, columns: Mapping[str, Array], n_episodes: int) -> Array:
+    def evaluate(self, columns: Arrays, n_episodes: int) -> Array:
         """Return of which episodes it is true, bool (N,).
 
         Args:

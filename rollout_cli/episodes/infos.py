@@ -16,9 +16,15 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.plain import plain_value
-from rollout_cli.episodes.spaces import Array, has_utf8
+from rollout_cli.episodes.spaces import Array, Arrays, DType, Shape, has_utf8
 
 InfoPath = tuple[str, ...]
+
+InfoColumns = Mapping[str, tuple[InfoPath, str]]
+"""The typed info columns by name (`env_info.x`): the keys that lead to a value; its kind, never `json`."""
+
+InfoArrays = dict[str, Array]
+"""Info arrays by dotted path."""
 
 INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 """The infos of `env.step`, of the policy, and of `env.reset`."""
@@ -68,7 +74,7 @@ class InfoTable:
     n_rows: int
     columns: tuple[InfoColumn, ...] = ()
     # By dotted path, the rows (ascending int64, some more than once) of values that nothing can store.
-    dropped_rows: Mapping[str, Array] = field(default_factory=dict)
+    dropped_rows: Arrays = field(default_factory=dict)
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -87,7 +93,7 @@ class InfoTable:
             {name: rows for name, rows in dropped.items() if len(rows)},
         )
 
-    def to_arrays(self) -> dict[str, Array]:
+    def to_arrays(self) -> InfoArrays:
         """Return one info array a dotted path, length `n_rows`.
 
         A path whose masked array would take over `DENSE_BYTES`, as a few renderings do, is an array of
@@ -121,49 +127,43 @@ def free_name(name: str, taken: Container[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def all_masked(shape: Shape, dtype: DType) -> Array:
     """Return an array without any value: zeros under a mask."""
     return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
 
 
-def concatenate_arrays(infos: Sequence[Mapping[str, Array]], sizes: Sequence[int]) -> dict[str, Array]:
+def concatenate_arrays(infos: Sequence[Arrays], sizes: Sequence[int]) -> InfoArrays:
     """Join info arrays by key; those of `infos[j]` have length `sizes[j]`."""
     keys = dict.fromkeys(key for info in infos for key in info)
     return {key: _join([info.get(key) for info in infos], sizes) for key in keys}
 
 
 def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
-    present = [column for column in columns if column is not None]
-    first = present[0]
-    is_one_type = all(
-        column.dtype == first.dtype and column.shape[1:] == first.shape[1:] for column in present
-    )
-    is_too_sparse = len(present) < len(columns) and sum(sizes) * first[:1].nbytes > DENSE_BYTES
-    pairs = list(zip(columns, sizes, strict=True))
-    if not is_one_type or first.dtype == object or is_too_sparse:
-        return np.concatenate([_objects(column, size) for column, size in pairs])
-    filled = [
-        all_masked((n, *first.shape[1:]), first.dtype) if column is None else column for column, n in pairs
-    ]
-    return concatenated(filled)
+    first = next(column for column in columns if column is not None)
+    is_object = first.dtype == object or sum(sizes) * first[:1].nbytes > DENSE_BYTES
+
+    def blank(size: int) -> Array:
+        return np.full(size, None, object) if is_object else all_masked((size, *first.shape[1:]), first.dtype)
+
+    pairs = zip(columns, sizes, strict=True)
+    return concatenated([blank(size) if column is None else column for column, size in pairs])
 
 
 def concatenated(arrays: Sequence[Array]) -> Array:
     """Return arrays after one another: a masked one where one of them is, objects where types differ."""
     first = arrays[0]
     if any((array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]) for array in arrays):
-        arrays = [_objects(array, len(array)) for array in arrays]
+        arrays = list(map(_objects, arrays))
     is_masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
     concatenate: Any = np.ma.concatenate if is_masked else np.concatenate
     return np.asanyarray(concatenate(arrays))
 
 
-def _objects(column: Array | None, size: int) -> Array:
-    out = np.full(size, None, dtype=object)
-    if column is not None:
-        has_value = ~np.ma.getmaskarray(column).reshape(size, -1).any(axis=1)
-        for row in np.flatnonzero(has_value):
-            out[row] = np.ma.getdata(column)[row]
+def _objects(column: Array) -> Array:
+    out = np.full(len(column), None, dtype=object)
+    has_value = ~np.ma.getmaskarray(column).reshape(len(column), -1).any(axis=1)
+    for row in np.flatnonzero(has_value):
+        out[row] = np.ma.getdata(column)[row]
     return out
 
 
@@ -257,7 +257,7 @@ def key_text(key: Any) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def kind_type(kind: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def kind_type(kind: str) -> tuple[DType, Shape]:
     """Return dtype and shape of one value of a numeric kind: `float32[3,2]` is (float32, (3, 2))."""
     name, _, shape = kind.partition("[")
     return np.dtype(name), tuple(int(part) for part in shape.rstrip("]").split(",")) if shape else ()
@@ -293,15 +293,11 @@ def classify(value: Any) -> tuple[str | None, Any]:
             if value.ndim == 0 and value.dtype.kind == "U":
                 return classify(str(value))
             if value.size and value.dtype.kind in "biuf" and value.dtype.itemsize <= _WIDEST_BYTES:
-                return _classify_numbers(value)
+                name = value.dtype.newbyteorder("=").name
+                if value.ndim:
+                    return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
+                # `[()]` takes a scalar out of what may be an environment's own buffer.
+                return name, value.item() if name in ("bool", "int64", "float64") else value[()]
         return JSON, json.dumps(plain_value(value), sort_keys=True, allow_nan=False)
     except Exception:  # noqa: BLE001 - a device array, a tensor with a gradient and others raise anything
         return None, None
-
-
-def _classify_numbers(value: Array) -> tuple[str, Any]:
-    name = value.dtype.newbyteorder("=").name
-    if value.ndim:
-        return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
-    # `[()]` takes a scalar out of what may be an environment's own buffer.
-    return name, value.item() if name in ("bool", "int64", "float64") else value[()]

@@ -13,6 +13,12 @@ from typing import Any
 
 import numpy as np
 
+Document = Mapping[str, Any]
+"""A JSON object, or other values by name, that is only read."""
+
+Fields = dict[str, Any]
+"""Values by name, such as a JSON object that is being made."""
+
 NUMBERS = {text: float(text) for text in ("nan", "inf", "-inf")}
 """The numbers that JSON lacks, by the texts that stand for them."""
 

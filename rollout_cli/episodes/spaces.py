@@ -18,13 +18,19 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rollout_cli.episodes.plain import plain_value
+from rollout_cli.episodes.plain import Document, Fields, plain_value
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 from rollout_cli.untrusted import check_size
 
 Array = npt.NDArray[Any]
 Tree = Any
 """An array, or a dict or tuple of trees."""
+DType = np.dtype[Any]
+Shape = tuple[int, ...]
+Arrays = Mapping[str, Array]
+"""Arrays by name."""
+Leaves = tuple[Array, ...]
+"""One array a leaf of a space."""
 Space = spaces.Space[Any]
 LeafPath = tuple[str | int, ...]
 LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary", "text", "sequence"]
@@ -45,10 +51,8 @@ class Leaf:
 
     path: LeafPath  # Keys (Dict) and positions (Tuple) from the root; empty where the space is the leaf.
     kind: LeafKind
-    dtype: np.dtype[
-        Any
-    ]  # Of its column; `object` for text, and for sequences: arrays (k, *shape of an element).
-    shape: tuple[int, ...]  # Of one sample.
+    dtype: DType  # Of its column; `object` for text, and for sequences: arrays (k, *shape of an element).
+    shape: Shape  # Of one sample.
     space: Space
 
     @property
@@ -112,8 +116,12 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
         return
     kinds = (kind for space_type, kind in _KINDS if isinstance(space, space_type))
     kind = next(kinds, "text" if np.dtype(space.dtype).kind == "U" else None)
-    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, spaces.Box | spaces.Discrete):
-        kind = None if 0 in (space.feature_space.shape or ()) else "sequence"
+    if (
+        isinstance(space, spaces.Sequence)
+        and isinstance(space.feature_space, spaces.Box | spaces.Discrete)
+        and 0 not in (space.feature_space.shape or ())
+    ):
+        kind = "sequence"
     name = ".".join(map(str, path))
     if kind is None:
         where = f" at {name!r}" if path else ""
@@ -234,9 +242,9 @@ def count_rows(tree: Any) -> int:
 # A space as JSON, and back.
 
 
-def space_to_json(space: Space) -> dict[str, Any]:
+def space_to_json(space: Space) -> Fields:
     """Describe `space` as JSON, without seeds; `UnsupportedSpaceError` if it has no fixed set of columns."""
-    out: dict[str, Any]
+    out: Fields
     match space:
         case spaces.Dict():
             # Pairs, because keys keep their order and may be integers.
@@ -303,7 +311,7 @@ def _bound(bound: Array) -> Any:
     return plain_value(bound.flat[0] if is_one else bound)
 
 
-def space_from_json(document: Mapping[str, Any]) -> Space:
+def space_from_json(document: Document) -> Space:
     """Build the space that `space_to_json` described; `DatasetFormatError` for any other description."""
     try:
         # A Box has some arrays of this size, and its constructor more.
@@ -324,7 +332,7 @@ def _n_elements(document: Any) -> int:
     return sum(map(_n_elements, document)) if isinstance(document, list) else 0
 
 
-def _build(document: Mapping[str, Any]) -> Space:
+def _build(document: Document) -> Space:
     space: Space
     kind: Any = np.dtype(document.get("dtype")).type
     match document["type"]:

@@ -5,28 +5,29 @@ See https://github.com/Farama-Foundation/D4RL/wiki/Tasks#using-the-datasets and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from rollout_cli.episodes.batch import EpisodeBatch, at_ends
-from rollout_cli.exporters.format import Array, Export, Format
+from rollout_cli.episodes.spaces import Arrays
+from rollout_cli.exporters.format import Export, Format
 from rollout_cli.exporters.hdf5 import hdf5_file
 
 
-def _write(columns: Callable[[EpisodeBatch], Mapping[str, Array]], export: Export) -> None:
+def _write(columns: Callable[[EpisodeBatch], Arrays], export: Export) -> None:
     """Write a file of arrays with a row a step, many episodes at a time; `columns` gives those of a batch."""
-    n_steps, start = int(export.lengths.sum()), 0
+    start = 0
     with hdf5_file(export) as file:
         for batch in export.blocks():
             stop = start + len(batch.rewards)
             for name, values in columns(batch).items():
                 if name not in file:
-                    file.create_dataset(name, (n_steps, *values.shape[1:]), values.dtype)
+                    file.create_dataset(name, (export.n_steps, *values.shape[1:]), values.dtype)
                 file[name][start:stop] = values
             start = stop
 
 
-def _d4rl(batch: EpisodeBatch) -> Mapping[str, Array]:
+def _d4rl(batch: EpisodeBatch) -> Arrays:
     """Return the columns that `get_dataset(h5path=...)` of D4RL's environments reads."""
     return {
         "observations": batch.observations,
@@ -39,7 +40,7 @@ def _d4rl(batch: EpisodeBatch) -> Mapping[str, Array]:
     }
 
 
-def _tianshou(batch: EpisodeBatch) -> Mapping[str, Array]:
+def _tianshou(batch: EpisodeBatch) -> Arrays:
     """Return the arguments of `from_data`, and nothing that a reader would have to unpickle."""
     return {
         "obs": batch.observations,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset, require_valid
+from rollout_cli.episodes.plain import Document
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters import (
     columns,
@@ -75,7 +75,7 @@ class ExportSummary:
     losses: tuple[str, ...]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # Losses say what becomes of large rewards.
+@np.errstate(all="ignore")  # Losses say what becomes of large rewards.
 def export(
     dataset: EpisodeSource,
     format: str,  # noqa: A002 - the word of the command line
@@ -123,7 +123,7 @@ def export(
     with staged(path) as place:
         job = Export(source, place, path, losses)
         chosen.write(job, **options)
-    return ExportSummary(path, format, len(dataset), int(job.lengths.sum()), losses)
+    return ExportSummary(path, format, len(dataset), job.n_steps, losses)
 
 
 def _format_named(name: str) -> Format:
@@ -154,7 +154,7 @@ def _format_named(name: str) -> Format:
     return added_format
 
 
-def _check_options(chosen: Format, options: Mapping[str, Any]) -> None:
+def _check_options(chosen: Format, options: Document) -> None:
     """Raise UsageError for an option that the format has not, or a value of another type."""
     types = {"flatten": bool, **chosen.options}
     for name, value in options.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rollout_cli.dataset.batches import grouped
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.infos import INFO_GROUPS
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.exporters.source import (
@@ -61,9 +62,14 @@ class Export:
         return np.array([len(episode) for episode in self.source], np.int64)
 
     @property
+    def n_steps(self) -> int:
+        """How many steps the episodes have."""
+        return int(self.lengths.sum())
+
+    @property
     def size(self) -> int:
         """The bytes of all observations and actions, texts not counted."""
-        return int(self.lengths.sum()) * row_bytes(self.env_spec)
+        return self.n_steps * row_bytes(self.env_spec)
 
     def blocks(self) -> Iterator[EpisodeBatch]:
         """Yield the episodes in order, many in one batch, without their infos: for formats of flat rows."""
@@ -77,15 +83,14 @@ class Export:
         return str(self.run.get("env_source", {}).get("spec", "unknown"))
 
     @property
-    def env_kwargs(self) -> Mapping[str, Any]:
+    def env_kwargs(self) -> Document:
         """The keyword arguments that the environment was made with."""
-        kwargs: Mapping[str, Any] = self.run.get("env", {}).get("kwargs", {})
-        return kwargs
+        return dict(self.run.get("env", {}).get("kwargs", {}))
 
     @property
-    def run(self) -> Mapping[str, Any]:
+    def run(self) -> Document:
         """The record of the run that the first episode is of."""
-        sources: Sequence[Mapping[str, Any]] = self.source.info.get("sources", ())
+        sources: Sequence[Document] = self.source.info.get("sources", ())
         return sources[next(iter(self.source)).source] if sources else {}
 
 
@@ -129,7 +134,7 @@ class Format:
     never: tuple[str, ...] = ()
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Fields:
         """The options of `write`, and the types of their values."""
         parameters = inspect.signature(self.write, eval_str=True).parameters.values()
         return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}

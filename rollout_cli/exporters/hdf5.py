@@ -40,7 +40,7 @@ class _Disk(FileIO):
 @contextmanager
 def _interrupted_later() -> Iterator[None]:
     """Let Ctrl-C wait for the end of the block; the main thread alone is interrupted."""
-    late: list[int] = []
+    late = []
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, lambda number, _: late.append(number)) if is_main else None
     try:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import encode_tensor
-from rollout_cli.dataset.schema import SpaceColumn, hf_metadata, space_columns
+from rollout_cli.dataset.schema import hf_metadata, space_columns
 from rollout_cli.episodes.batch import EpisodeBatch, Tree, at_ends
-from rollout_cli.episodes.spaces import Space, tree_leaves
+from rollout_cli.episodes.chunk import episode_returns
+from rollout_cli.episodes.spaces import Arrays, Space, tree_leaves
 from rollout_cli.exporters.format import ALL, Array, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
 
@@ -62,13 +61,12 @@ def _step_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
 
 
 def _episode_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
-    starts = np.cumsum(batch.lengths) - batch.lengths
     numbers = {
         "episode_id": ids,
         "episode_number": batch.numbers,
         "seed": batch.seeds,
         "length": batch.lengths,
-        "return": np.add.reduceat(batch.rewards, starts),
+        "return": episode_returns([batch.rewards], batch.lengths),
         "terminated": batch.terminated,
         "truncated": batch.truncated,
     }
@@ -76,19 +74,20 @@ def _episode_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
     return _table(_plain(numbers) | last)
 
 
-def _plain(columns: Mapping[str, Array]) -> dict[str, pa.Array]:
+def _plain(columns: Arrays) -> dict[str, pa.Array]:
     return {name: encode_tensor(values) for name, values in columns.items()}
 
 
 def _leaves(space: Space, name: str, tree: Tree) -> dict[str, pa.Array]:
-    columns = zip(space_columns(space, name), tree_leaves(tree), strict=True)
-    return {column.name: _encoded(column, values) for column, values in columns if column.stored}
-
-
-def _encoded(column: SpaceColumn, values: Array) -> pa.Array:
-    if is_image(column.leaf):
-        return encode_images(values)
-    return column.encode([values]) if column.leaf.dtype == object else encode_tensor(values)
+    out = {}
+    for column, values in zip(space_columns(space, name), tree_leaves(tree), strict=True):
+        if is_image(column.leaf):
+            out[column.name] = encode_images(values)
+        elif column.leaf.dtype == object:
+            out[column.name] = column.encode([values])
+        elif column.stored:
+            out[column.name] = encode_tensor(values)
+    return out
 
 
 def _table(columns: dict[str, pa.Array]) -> pa.Table:

@@ -6,13 +6,13 @@ They are described at https://imitation.readthedocs.io/en/latest/main-concepts/t
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import encode_tensor
 from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.exporters.format import Array, Export, Format
 
 _FILE = "data-00000-of-00001.arrow"
@@ -29,7 +29,7 @@ def write(export: Export) -> None:
             writer.write_table(table)
         assert writer is not None  # There is an episode.
         writer.close()
-    state: dict[str, Any] = {
+    state: Fields = {
         "_data_files": [{"filename": _FILE}],
         "_fingerprint": "0" * 16,
         "_format_columns": None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,8 @@ from rollout_cli.dataset.convert import encode_tensor, text_array
 from rollout_cli.dataset.schema import SpaceColumn, space_columns
 from rollout_cli.dataset.stats import ColumnStats, column_stats, merged
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, at_ends
-from rollout_cli.episodes.spaces import Leaf, tree_leaves
+from rollout_cli.episodes.plain import Fields
+from rollout_cli.episodes.spaces import tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.format import ALL, Array, Export, Format, check_keys
 from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
@@ -50,10 +51,15 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
         raise UsageError(f"lerobot takes an fps of 1 or more, and not {fps}", hint="{set=fps=30}")
     names = _leaf_names(export.env_spec)
     stats: dict[str, ColumnStats] = {}
-    columns: dict[str, _Column] = {}
+    columns = {}
     files: list[int] = []
     steps = 0
-    with ParquetFiles(lambda number: export.path / _data_path(number)) as data:
+
+    def data_path(number: int) -> Path:
+        chunk, file = divmod(number, _FILES_PER_CHUNK)
+        return export.path / _DATA_PATH.format(chunk_index=chunk, file_index=file)
+
+    with ParquetFiles(data_path) as data:
         for batch in export.blocks():
             columns = dict(_columns(batch, names, len(files), steps, fps))
             table = pa.table({name: column.encoded() for name, column in columns.items()})
@@ -84,11 +90,6 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
     write_card(export, "lerobot", _FRONT_MATTER)
 
 
-def _data_path(number: int) -> str:
-    chunk, file = divmod(number, _FILES_PER_CHUNK)
-    return _DATA_PATH.format(chunk_index=chunk, file_index=file)
-
-
 def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
     """Return the leaves of both spaces with the names of their columns, such as LeRobot's own have."""
     check_keys("lerobot", spec)
@@ -114,13 +115,7 @@ class _Column:
     values: Array
     kind: str
 
-    @classmethod
-    def of(cls, leaf: Leaf, values: Array) -> _Column:
-        return cls(
-            values, "image" if is_image(leaf) else "string" if leaf.kind == "text" else values.dtype.name
-        )
-
-    def feature(self) -> dict[str, Any]:
+    def feature(self) -> Fields:
         shape = list(self.values.shape[1:])
         if self.kind == "image":
             return {
@@ -156,7 +151,9 @@ def _columns(
     trees = (*tree_leaves(batch.observations), *tree_leaves(batch.actions))
     for (name, column), values in zip(leaves, trees, strict=True):
         if column.stored:
-            yield name, _Column.of(column.leaf, values)
+            is_text = column.leaf.kind == "text"
+            kind = "image" if is_image(column.leaf) else "string" if is_text else values.dtype.name
+            yield name, _Column(values, kind)
     steps = np.arange(len(batch.rewards))
     frames = steps - np.repeat(np.cumsum(batch.lengths) - batch.lengths, batch.lengths)
     facts = {
@@ -174,7 +171,7 @@ def _columns(
         yield name, _Column(values, values.dtype.name)
 
 
-def _described(column: _Column, values: ColumnStats, steps: int) -> dict[str, Any]:
+def _described(column: _Column, values: ColumnStats, steps: int) -> Fields:
     """Return the statistics of a column as LeRobot has them: those of images are (channels, 1, 1)."""
     count, low, high, mean, m2 = values
     shape = (-1, 1, 1) if column.kind == "image" else column.values.shape[1:] or (1,)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.episodes.spaces import Space, map_tree, space_leaves
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters.format import ALL, Export, Format
@@ -47,7 +47,7 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         "data_format": "hdf5",
         "jpeg_encoding": False,  # Absent, it counts as true, and images would lose pixels.
         "total_episodes": len(export.source),
-        "total_steps": int(export.lengths.sum()),
+        "total_steps": export.n_steps,
         "observation_space": json.dumps(_space(export.env_spec.observation_space)),
         "action_space": json.dumps(_space(export.env_spec.action_space)),
         "author": [author] if author else [],
@@ -63,9 +63,9 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
     (folder / "metadata.json").write_text(json.dumps(metadata))
 
 
-def _space(space: Space) -> dict[str, Any]:
+def _space(space: Space) -> Fields:
     """Return a space as Minari writes it."""
-    out: dict[str, Any] = {"type": "Text" if space_leaves(space)[0].kind == "text" else type(space).__name__}
+    out: Fields = {"type": "Text" if space_leaves(space)[0].kind == "text" else type(space).__name__}
     match space:
         case spaces.Dict():
             out["subspaces"] = {key: _space(each) for key, each in space.spaces.items()}

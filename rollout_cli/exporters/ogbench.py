@@ -17,7 +17,7 @@ def write(export: Export) -> None:
     An episode has one row more than steps: its last observation, which `terminals` marks, beside zeros for an
     action.
     """
-    rows = int(export.lengths.sum()) + len(export.lengths)
+    rows = export.n_steps + len(export.lengths)
     with zipfile.ZipFile(export.path, "w") as archive:
         for name, parts in _columns(export.source).items():
             _put(archive, name, rows, parts)

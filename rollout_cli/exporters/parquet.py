@@ -83,12 +83,15 @@ def write_card(export: Export, name: str, front_matter: str) -> None:
     `{digest}` in the front matter stands for the files: `datasets` keeps a copy by the folder's name and
     these lines, and would read another export of that name from it.
     """
-    steps, digest = int(export.lengths.sum()), blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for path in sorted(export.path.rglob("*.parquet")):
         digest.update(np.memmap(path, np.uint8, mode="r").data)
-    front_matter = front_matter.format(digest=digest.hexdigest())
     card = _CARD.format(
-        front_matter=front_matter, env=export.env_id, episodes=len(export.source), steps=steps, format=name
+        front_matter=front_matter.format(digest=digest.hexdigest()),
+        env=export.env_id,
+        episodes=len(export.source),
+        steps=export.n_steps,
+        format=name,
     )
     losses = f"\nNot in these files: {'; '.join(export.losses)}.\n" if export.losses else ""
     (export.path / "README.md").write_text(card + losses)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from gymnasium import spaces
 
 from rollout_cli.dataset.batches import grouped
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.episodes.spaces import Space, Tree, map_tree
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.format import ALL, Export, Format
@@ -71,7 +72,7 @@ def _packed(source: EpisodeSource) -> Iterator[bytes]:
         yield item
 
 
-def _state(episode: EpisodeLike, at: int) -> dict[str, Any]:
+def _state(episode: EpisodeLike, at: int) -> Fields:
     """Return what `SingleAgentEpisode.get_state` returns of an episode that is packed into arrays."""
     observations = map_tree(with_last, episode.observations, episode.last_observation)
     return dict.fromkeys(_UNUSED) | {
@@ -88,7 +89,7 @@ def _state(episode: EpisodeLike, at: int) -> dict[str, Any]:
     }
 
 
-def _buffer(data: Tree) -> dict[str, Any]:
+def _buffer(data: Tree) -> Fields:
     return {"data": data, "lookback": 0, "finalized": not isinstance(data, list), "space": None}
 
 

@@ -26,7 +26,7 @@ def write(export: Export) -> None:
     env = {"env_name": export.env_id, "env_type": _GYM, "env_kwargs": export.env_kwargs}
     with hdf5_file(export) as file:
         data = file.create_group("data")
-        data.attrs.update({"total": int(export.lengths.sum()), "env_args": json.dumps(env)})
+        data.attrs.update({"total": export.n_steps, "env_args": json.dumps(env)})
         for at, episode in enumerate(export.source):
             steps, group = len(episode), data.create_group(f"demo_{at}")
             group.attrs["num_samples"] = steps

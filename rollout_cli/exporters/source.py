@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.reader import Episode
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, derive_step_types
+from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Array, Leaf, Space, SpaceRows, map_tree, space_leaves, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 
@@ -26,7 +27,7 @@ class EpisodeSource(Protocol):
     @property
     def env_spec(self) -> EnvSpec: ...
     @property
-    def info(self) -> Mapping[str, Any]: ...
+    def info(self) -> Document: ...
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[EpisodeLike]: ...
 
@@ -82,9 +83,10 @@ def joined_episodes(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBa
         return map_tree(lambda *parts: np.concatenate(parts), *(getattr(each, name) for each in episodes))
 
     lengths = np.array([len(each) for each in episodes], np.int64)
-    terminated, truncated = (
-        np.array([getattr(each, name) for each in episodes], np.bool_) for name in ("terminated", "truncated")
-    )
+    names = {"terminated": "terminated", "truncated": "truncated", "numbers": "number", "seeds": "seed"}
+    facts: Fields = {
+        field: np.array([getattr(each, name) for each in episodes]) for field, name in names.items()
+    }
     return EpisodeBatch(
         env_spec=spec,
         episode_infos={},
@@ -96,12 +98,9 @@ def joined_episodes(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBa
         rewards=joined("rewards"),
         env_infos={},
         agent_infos={},
-        step_types=derive_step_types(lengths, terminated, truncated),
+        step_types=derive_step_types(lengths, facts["terminated"], facts["truncated"]),
         lengths=lengths,
-        terminated=terminated,
-        truncated=truncated,
-        numbers=np.array([each.number for each in episodes], np.int64),
-        seeds=np.array([each.seed for each in episodes], np.int64),
+        **facts,
     )
 
 

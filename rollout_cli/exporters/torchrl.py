@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rollout_cli.episodes.batch import EpisodeBatch, Tree, at_ends
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.exporters.format import Array, Export, Format, check_keys
 
 Key = tuple[str, ...]
@@ -18,8 +18,8 @@ Key = tuple[str, ...]
 def write(export: Export) -> None:
     """Write a folder that `TensorDict.load_memmap` opens: a file a tensor, and a `meta.json` a TensorDict."""
     check_keys("torchrl", export.env_spec, reserved=_new_node(0))
-    steps, episodes = int(export.lengths.sum()), 0
-    tensors: dict[Key, dict[str, Any]] = {}
+    steps, episodes = export.n_steps, 0
+    tensors = {}
     for batch in export.blocks():
         ids = np.repeat(np.arange(episodes, episodes + len(batch)), batch.lengths)
         for key, values in _tensors(batch, ids):
@@ -55,9 +55,9 @@ def _leaves(key: Key, tree: Tree) -> Iterator[tuple[Key, Array]]:
         yield key, tree
 
 
-def _write_metadata(folder: Path, tensors: dict[Key, dict[str, Any]], steps: int) -> None:
+def _write_metadata(folder: Path, tensors: dict[Key, Fields], steps: int) -> None:
     """Write the `meta.json` of the root and of each nested TensorDict, which its parent must name too."""
-    nodes: dict[Key, dict[str, Any]] = {}
+    nodes: dict[Key, Fields] = {}
     for key, described in tensors.items():
         for depth, name in enumerate(key):
             node = nodes.setdefault(key[:depth], _new_node(steps))
@@ -66,7 +66,7 @@ def _write_metadata(folder: Path, tensors: dict[Key, dict[str, Any]], steps: int
         folder.joinpath(*key, "meta.json").write_text(json.dumps(node))
 
 
-def _new_node(steps: int) -> dict[str, Any]:
+def _new_node(steps: int) -> Fields:
     return {"shape": [steps], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
 
 

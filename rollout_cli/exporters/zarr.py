@@ -8,13 +8,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rollout_cli.dataset.schema import space_columns
-from rollout_cli.episodes.batch import EpisodeBatch, Tree, at_ends
-from rollout_cli.episodes.spaces import Space, tree_leaves
+from rollout_cli.episodes.batch import Tree, at_ends
+from rollout_cli.episodes.spaces import DType, Shape, Space, tree_leaves
 from rollout_cli.exporters.format import Array, Export, Format, check_keys
 
 _CHUNK_BYTES = 8 << 20
@@ -23,31 +22,30 @@ _CHUNK_BYTES = 8 << 20
 def write(export: Export) -> None:
     """Write a group `data` of arrays with a row a step, and a group `meta` with a row an episode."""
     check_keys("zarr", export.env_spec)
-    steps, episodes = int(export.lengths.sum()), len(export.lengths)
-    arrays: dict[str, _ChunkedArray] = {}
-    for batch in export.blocks():
-        for name, values in _arrays(batch):
-            if name not in arrays:
-                rows = steps if name.startswith("data/") else episodes
-                arrays[name] = _ChunkedArray(export.path / name, (rows, *values.shape[1:]), values.dtype)
-            arrays[name].append(values)
-    ends = _ChunkedArray(export.path / "meta" / "episode_ends", (episodes,), np.dtype(np.int64))
-    ends.append(np.cumsum(export.lengths))
-    for array in (*arrays.values(), ends):
+    arrays = {}
+    for name, values in _arrays(export):
+        if name not in arrays:
+            rows = export.n_steps if name.startswith("data/") else len(export.lengths)
+            arrays[name] = _ChunkedArray(export.path / name, (rows, *values.shape[1:]), values.dtype)
+        arrays[name].append(values)
+    for array in arrays.values():
         array.close()
     for group in (export.path, export.path / "data", export.path / "meta"):
         (group / ".zgroup").write_text(json.dumps({"zarr_format": 2}))
     (export.path / ".zattrs").write_text(json.dumps({"env": export.env_id, "not_held": list(export.losses)}))
 
 
-def _arrays(batch: EpisodeBatch) -> Iterator[tuple[str, Array]]:
-    spec = batch.env_spec
-    yield from _leaves(spec.observation_space, "data/obs", batch.observations)
-    yield from _leaves(spec.action_space, "data/action", batch.actions)
-    yield "data/reward", batch.rewards
-    yield "data/terminated", at_ends(batch.lengths, batch.terminated)
-    yield "data/truncated", at_ends(batch.lengths, batch.truncated)
-    yield from _leaves(spec.observation_space, "meta/last_obs", batch.last_observations)
+def _arrays(export: Export) -> Iterator[tuple[str, Array]]:
+    """Yield the next rows of each array."""
+    spec = export.env_spec
+    for batch in export.blocks():
+        yield from _leaves(spec.observation_space, "data/obs", batch.observations)
+        yield from _leaves(spec.action_space, "data/action", batch.actions)
+        yield "data/reward", batch.rewards
+        yield "data/terminated", at_ends(batch.lengths, batch.terminated)
+        yield "data/truncated", at_ends(batch.lengths, batch.truncated)
+        yield from _leaves(spec.observation_space, "meta/last_obs", batch.last_observations)
+    yield "meta/episode_ends", np.cumsum(export.lengths)
 
 
 def _leaves(space: Space, name: str, tree: Tree) -> Iterator[tuple[str, Array]]:
@@ -62,8 +60,8 @@ class _ChunkedArray:
     """An array on the disk that grows row by row up to its shape; a file a chunk, uncompressed."""
 
     folder: Path
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    shape: Shape
+    dtype: DType
     rows: int = 0
 
     @property

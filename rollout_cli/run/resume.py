@@ -27,7 +27,7 @@ from rollout_cli.run.provenance import (
 from rollout_cli.samplers.plan import Plan, remaining
 
 if TYPE_CHECKING:
-    from rollout_cli.dataset.commits import Committed, CommittedPartition
+    from rollout_cli.dataset.committed import Committed, CommittedPartition
 
 _UNRECORDED = "the run that skipped it was killed before it could record why"
 
@@ -204,7 +204,7 @@ def resume_state(
         progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
         remove_dataset(store, root)
         return ResumeState(config, plan, {})
-    from rollout_cli.dataset.commits import read_committed  # noqa: PLC0415 - it loads pyarrow
+    from rollout_cli.dataset.committed import read_committed  # noqa: PLC0415 - it loads pyarrow
 
     info = read_info(root)
     source = collected_source(info)

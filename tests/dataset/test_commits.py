@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.dataset.commits import SegmentRecord, read_committed, read_record
+from rollout_cli.dataset.commits import SegmentRecord
+from rollout_cli.dataset.committed import read_committed, read_record
 from rollout_cli.dataset.layout import SegmentId, read_info
 from rollout_cli.dataset.stats import column_stats, stats_to_json
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.plain import plain_json
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.helpers.chunks import episode
-from tests.helpers.damage import INFO, data, episodes, flip, make_folder, set_json
+from tests.helpers.damage import INFO, data, episodes, flip, make_folder, set_json, set_values
 from tests.helpers.datasets import source_of
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
@@ -250,6 +251,22 @@ def test_a_damaged_last_segment_is_moved_aside_reported_and_collected_again(
     (aside,) = dataset.glob(".repair-*")
     assert lost == all_files(aside)
     assert data_files(whole) == data_files(dataset)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [(data(7), "reward", 9.5), (data(7), "action", 7), (data(7), "step", 3), (episodes(7), "seed", 0)],
+)
+def test_other_values_in_the_open_segment_get_no_new_statistics(
+    dataset: Path, name: str, column: str, value: float
+) -> None:
+    """Its pages have the right checksums; to extend it would hide the damage, so nothing changes."""
+    set_values(dataset / name, column, 1, [value])
+    before = all_files(dataset)
+    with pytest.raises(DatasetFormatError, match=r"file-00007\.parquet is damaged: ") as caught:
+        resume_dataset(dataset, EPISODES, limits=SMALL)
+    assert "rollout repair" in caught.value.hint
+    assert before == all_files(dataset)
 
 
 @pytest.mark.parametrize("name", ["data", "data/chunk-00000", "meta/episodes", "meta/episodes/chunk-00000"])

@@ -16,7 +16,7 @@ import pytest
 
 from rollout_cli.dataset import segments
 from rollout_cli.dataset.card import render_card
-from rollout_cli.dataset.commits import Committed, read_committed
+from rollout_cli.dataset.committed import Committed, read_committed
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced
 from rollout_cli.dataset.layout import REPLACED, info_path, read_info, stats_path
 from rollout_cli.dataset.reader import load

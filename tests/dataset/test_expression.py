@@ -14,6 +14,7 @@ from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import UsageError
 from rollout_cli.samplers.keep import Judge
+from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.chunks import episode
 from tests.helpers.contents import chunk_contents
 from tests.helpers.writing import SMALL, write_dataset
@@ -56,7 +57,7 @@ TRUE_OF: dict[str, Callable[[int], bool]] = {
     "length - 20 == episode_number / 2": lambda n: n % 10 == n / 2,
     "-length * 2 <= -58 and true": lambda n: n % 10 == 9,
     "length < 0022 and 00.5 < length": lambda n: n % 10 < 2,
-    "seed + 1e0 > 1_050 ": lambda n: n > 49,
+    "seed + 1e0 > 1_000_000 ": lambda n: env_seed(0, n) > 999_999,
     "terminated and truncated": lambda n: n % 3 == 2,
     "terminated != truncated": lambda n: n % 3 != 2,
     "env_info.is_success": lambda n: not even(n),

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from rollout_cli.dataset import folder as folder_module
-from rollout_cli.dataset.commits import read_committed
+from rollout_cli.dataset.committed import read_committed
 from rollout_cli.dataset.folder import FolderLock, check_folder, check_free_space, is_unbegun, staged
 from rollout_cli.dataset.layout import LOCK_NAME, info_path, read_info
 from rollout_cli.dataset.store import FileStore

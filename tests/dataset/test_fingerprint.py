@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli import CollectConfig, collect
-from rollout_cli.dataset.inference import FINGERPRINT_STEPS, FirstEpisode
+from rollout_cli.dataset.inference import FINGERPRINT_STEPS, SchemaInference
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from tests.helpers.chunks import BOX_SPEC, episode
@@ -26,10 +26,10 @@ LONG = FINGERPRINT_STEPS + 500
 
 def fingerprint(*chunks: Chunk, info: Any = INFO) -> str:
     """Return the fingerprint of a run whose first episodes come as these chunks."""
-    first = FirstEpisode()
+    inference = SchemaInference()
     for chunk in chunks:
-        first.observe(chunk)
-    return first.fingerprint(info)
+        inference.observe(chunk)
+    return inference.result(info)[1]
 
 
 @pytest.mark.parametrize("spec", [BOX_SPEC, RICH_SPEC, EnvSpec(spaces.Box(0, 1, (0, 3)), spaces.Discrete(2))])

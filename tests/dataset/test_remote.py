@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from rollout_cli import remote
 from rollout_cli.cli.app import run
-from rollout_cli.dataset.commits import read_committed
+from rollout_cli.dataset.committed import read_committed
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.repair import repair_dataset

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from rollout_cli.dataset import repair
 from rollout_cli.dataset.folder import FolderLock
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
@@ -309,20 +310,27 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def repair_through(files: FileStore, path: Path) -> None:
+    """Repair a dataset, with a store of the test's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repair, "file_store", lambda _: files)
+        repair_dataset(path)
+
+
 @pytest.mark.parametrize("kind", usually(["fails", "is killed"], lambda kind: kind == "is killed"))
 def test_a_repair_that_ends_early_is_completed_by_the_next(broken: Path, tmp_path: Path, kind: str) -> None:
     """Whichever operation is its last: the same episodes stay, nothing is lost, and nothing is called complete."""
     expected, before = count_before(broken, 2), hashes(broken)
     healthy = FailingFiles()
-    repair_dataset(shutil.copytree(broken, tmp_path / "healthy"), files=healthy)
+    repair_through(healthy, shutil.copytree(broken, tmp_path / "healthy"))
     for at in range(kind == "fails", len(healthy.operations), 2):
         path = Path(shutil.copytree(broken, tmp_path / f"out-{at}"))
         if kind == "fails":
             with pytest.raises(StorageError, match="No space left"):
-                repair_dataset(path, files=FailingFiles(at, for_good=True))
+                repair_through(FailingFiles(at, for_good=True), path)
         else:
             with pytest.raises(Killed):
-                repair_dataset(path, files=KilledFiles(at))
+                repair_through(KilledFiles(at), path)
         done = repair_dataset(path)
         assert (expected, "interrupted") == (done.episodes, done.status), at
         assert (expected, []) == (len(load(path)), verify_dataset(path).faults), at

@@ -36,7 +36,9 @@ from tests.helpers.writing import (
 
 def derived(path: Path, *inputs: Dataset, **options: Any) -> DatasetSummary:
     made = derivation(inputs, path, operation="test", options={"step": 2})
+    files = options.pop("files", None)
     folder = OutputFolder(path, **options)
+    folder.files = files or folder.files
     return rewrite(made.chunks, folder, made.settings, n_steps=made.result.steps, progress=Progress())
 
 

@@ -19,13 +19,14 @@ from rollout_cli.dataset.convert import decode_infos, encode_sparse_tensor, text
 from rollout_cli.dataset.inference import SchemaInference, choose_kind
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
-from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, space_columns
+from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema, space_columns
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
-from rollout_cli.episodes.infos import tabulate
+from rollout_cli.episodes.infos import InfoColumns, tabulate
 from rollout_cli.episodes.spaces import space_from_json, space_leaves, space_to_json
 from rollout_cli.errors import DatasetFormatError, StorageError, UnsupportedSpaceError
+from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.chunks import BOX_SPEC, episode, grouped
 from tests.helpers.writing import RICH_SPEC, rich_episodes, write_dataset
@@ -169,7 +170,7 @@ def test_the_rows_of_both_tables_are_those_of_the_episodes(tmp_path: Path) -> No
     assert following.tolist() == steps["next_observation"]
     rows = pq.read_table(tmp_path / "meta/episodes/chunk-00000/file-00000.parquet").to_pydict()
     assert ([0, 1, 2, 3, 4], [0, 1, 3, 4, 5]) == (rows["episode_id"], rows["episode_number"])
-    assert [1000, 1001, 1003, 1004, 1005] == rows["seed"]
+    assert [env_seed(0, number) for number in (0, 1, 3, 4, 5)] == rows["seed"]
     assert [0, 1, 3, 7, 8] == rows["data_row_index"]
     assert [e.last_observations[0][0].tolist() for e in episodes] == rows["last_observation"]
     assert np.allclose([e.rewards.sum() for e in episodes], rows["return"])
@@ -209,8 +210,8 @@ def test_values_of_several_kinds_share_the_column_that_holds_them_exactly(
     assert expected == choose_kind(kinds)
 
 
-def infer(chunks: list[Chunk], **options: Any) -> tuple[InfoColumns, bool]:
-    inference = SchemaInference(**options)
+def infer(chunks: list[Chunk]) -> tuple[InfoColumns, bool]:
+    inference = SchemaInference()
     for chunk in chunks:
         inference.hold(chunk, 0)
     return inference.result({"root_seed": 0})[0], inference.decided
@@ -233,8 +234,8 @@ def test_columns_are_decided_at_the_end_of_the_episode_that_completes_the_steps(
     def info(number: int, step: int) -> dict[str, int]:
         return {f"key{number}": step}
 
-    chunk = concatenate([episode(n, 10, env_info=info) for n in range(6)])
-    found, _ = infer([chunk], min_steps=25)
+    chunk = concatenate([episode(n, 400, env_info=info) for n in range(6)])
+    found, _ = infer([chunk])
     assert ["key0", "key1", "key2"] == [".".join(path) for path, _ in found.values()]
 
 
@@ -244,10 +245,10 @@ def test_several_partitions_are_looked_at_in_the_order_of_their_numbers() -> Non
     def info(number: int, step: int) -> dict[str, int]:
         return {f"key{number}": step}
 
-    inference = SchemaInference([0, 3], min_steps=25)
+    inference = SchemaInference([0, 3])
     for number, partition in ((3, 1), (4, 1), (0, 0), (2, 0)):
         assert not inference.decided
-        inference.hold(episode(number, 10, env_info=info), partition)
+        inference.hold(episode(number, 400, env_info=info), partition)
     assert inference.decided
     assert ["env_info.key0", "env_info.key2", "env_info.key3"] == list(inference.result({"root_seed": 0})[0])
     assert [(0, 0), (2, 0), (3, 1), (4, 1)] == [(int(c.numbers[0]), at) for c, at in inference.release()]

@@ -184,6 +184,7 @@ ROWS: list[Row] = [
     ("a wrong id", put(EPISODES, "episode_id", 1, 0), EPISODES, "id is not", None),
     ("a number twice", put(EPISODES, "episode_number", 1, 1), EPISODES, "above", None),
     ("a wrong root seed", put(EPISODES, "root_seed", 1, 9), EPISODES, "root_seed", [1]),
+    ("a wrong seed", put(EPISODES, "seed", 1, 0), EPISODES, "its seed is not", [1]),
     ("a wrong length", put(EPISODES, "length", 1, 0), EPISODES, "its length", [1]),
     ("a wrong row", put(EPISODES, "data_row_index", 1, 0), EPISODES, "first step", [1]),
     ("a wrong file", put(EPISODES, "data_file_index", 1, 0), EPISODES, "another", [1]),

@@ -12,6 +12,7 @@ import pytest
 from rollout_cli import load
 from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.breaks import contents
+from tests.helpers.damage import set_values
 from tests.helpers.datasets import (
     assert_same_data,
     data_hashes,
@@ -135,7 +136,10 @@ def test_a_run_that_is_killed_in_its_first_steps_keeps_its_episodes(tmp_path: Pa
 
 @pytest.mark.parametrize(
     "damage",
-    usually(["an episodes file is cut", "a data file is missing"], lambda damage: "missing" in damage),
+    usually(
+        ["an episodes file is cut", "a data file is missing"],
+        lambda damage: "missing" in damage,
+    ),
 )
 def test_a_damaged_last_segment_is_run_again(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
@@ -154,6 +158,23 @@ def test_a_damaged_last_segment_is_run_again(
     assert "the files of this last segment are moved aside" in ran.stderr
     assert_same_data(tmp_path / "whole", tmp_path / "out")
     assert [file.name] == sorted({path.name for path in Path("out").glob(".repair-*/**/file-*.parquet")})
+
+
+def test_other_values_in_the_last_segment_are_refused(tmp_path: Path) -> None:
+    """A run would write it again, with statistics of the damage. Repaired, the dataset gets its bytes."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    words = ("collect", *ENV, *LOCAL)
+    called(*words, "--timesteps", "3000", "--output", whole)
+    called(*words, "--timesteps", "2000", "--output", out)
+    file = max((out / "data").rglob("file-*.parquet"))
+    set_values(file, "reward", 0, [9.5])
+    before = contents(out)
+    ran = called("collect", "--resume", "--timesteps", "3000", "--output", out, code=5)
+    assert f"{file.name} is damaged: " in ran.stderr
+    assert before == contents(out)
+    called("repair", out)
+    called("collect", "--resume", "--timesteps", "3000", "--output", out)
+    assert_same_data(whole, out)
 
 
 def test_a_kill_before_the_first_commit_begins_anew_with_the_same_seed(tmp_path: Path) -> None:

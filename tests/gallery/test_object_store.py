@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollout_cli import load
-from rollout_cli.dataset.commits import read_committed
+from rollout_cli.dataset.committed import read_committed
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.store import ObjectStore

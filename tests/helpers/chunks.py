@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import tabulate
 from rollout_cli.episodes.spaces import Leaf, SpaceRows, space_leaves
+from rollout_cli.seeding.seeds import env_seed
 
 Array = npt.NDArray[Any]
 Info = Callable[[int, int], Mapping[Any, Any]]
@@ -41,7 +43,7 @@ def episode(
     observations = sample_columns(spec.observation_space, length + 1, rng)
     return Chunk(
         numbers=np.array([number], np.int64),
-        seeds=np.array([1000 + number], np.int64),
+        seeds=np.array([env_seed(0, number)], np.int64),
         lengths=np.array([length], np.int64),
         terminated=np.array([number % 3 != 1]),
         truncated=np.array([number % 3 != 0]),
@@ -55,6 +57,12 @@ def episode(
         agent_infos=tabulate([agent_info(number, step) for step in range(length)]),
         episode_infos=tabulate([episode_info(number, 0)]),
     )
+
+
+def seeded(chunk: Chunk, root_seed: int) -> Chunk:
+    """Return a chunk with the seeds of a run of another root seed."""
+    seeds = [env_seed(root_seed, number) for number in chunk.numbers.tolist()]
+    return replace(chunk, seeds=np.array(seeds, np.int64))
 
 
 def sample_columns(space: gymnasium.Space[Any], rows: int, rng: np.random.Generator) -> tuple[Array, ...]:

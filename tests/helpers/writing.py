@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollout_cli.dataset.commits import Committed, read_committed
+from rollout_cli.dataset.committed import Committed, read_committed
 from rollout_cli.dataset.folder import OutputFolder
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
@@ -23,7 +23,7 @@ from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
-from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.chunks import BOX_SPEC, episode, seeded
 from tests.helpers.datasets import numbers_of
 
 
@@ -98,7 +98,8 @@ def open_writer(
     **settings: Any,
 ) -> DatasetWriter:
     """Open a writer of one run, whose record has the `header`; `settings` are those of `DatasetSettings`."""
-    folder = OutputFolder(path, overwrite=overwrite, keep_until=keep_until, files=files)
+    folder = OutputFolder(path, overwrite=overwrite, keep_until=keep_until)
+    folder.files = files or folder.files
     sources = [{"root_seed": root_seed, **(header or {})}]
     return DatasetWriter(
         folder, DatasetSettings(spec, sources, **settings), committed=committed, flush_seconds=flush_seconds
@@ -120,7 +121,8 @@ def write_dataset(
     """
     with open_writer(path, spec=spec, **options) as writer:
         for at, chunk in enumerate(chunks):
-            writer.write(chunk, partition=partitions[at] if partitions else 0)
+            own = seeded(chunk, options.get("root_seed", 0))
+            writer.write(own, partition=partitions[at] if partitions else 0)
             if flush and at % 7 == 0:
                 writer.flush()
         return writer.close(status="complete")

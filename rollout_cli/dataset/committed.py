@@ -1,0 +1,143 @@
+"""Everything that is committed of a dataset, which a run may continue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from rollout_cli.dataset.commits import SegmentRecord, Written, read_tables, totals_of
+from rollout_cli.dataset.layout import (
+    SegmentId,
+    check_origin,
+    episodes_folder,
+    file_origin,
+    fingerprint_of,
+    segment_files,
+)
+from rollout_cli.dataset.parquet import open_parquet
+from rollout_cli.dataset.schema import DatasetSchema
+from rollout_cli.dataset.store import has_rename
+from rollout_cli.dataset.verify import check_segment
+from rollout_cli.episodes.plain import Document
+from rollout_cli.errors import DatasetFormatError
+from rollout_cli.untrusted import shell_word
+
+
+class CommittedPartition(NamedTuple):
+    """How far a partition is committed."""
+
+    next_number: int  # All lower numbers of it are in the dataset, or skipped.
+    steps: int = 0
+    last_length: int | None = None  # Steps of the last episode; None where there is none.
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The committed part of a dataset, with its totals."""
+
+    info: Document
+    partitions: tuple[CommittedPartition, ...]
+    segments: tuple[Written, ...]  # In order.
+    # Files behind these, below the root, which the writer moves aside when it resumes.
+    damaged: tuple[Path, ...]
+    notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
+    skipped: tuple[range, ...]  # Numbers without an episode.
+    episodes: int
+    steps: int
+    return_sum: float
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a run can be resumed from it: it has episodes, and its columns are decided."""
+        return self.episodes > 0 and self.info["info_columns"] == "decided"
+
+
+def read_committed(root: Path, info: Document) -> Committed:
+    """Return what is committed of the dataset in `root`, whose info.json is `info`; nothing is changed.
+
+    `DatasetFormatError` says that a file before the last one is missing or damaged, or that the last one does
+    not hold what it states.
+    """
+    schema, n_partitions = DatasetSchema.from_info(info), info["partitions"]
+    present = set(segment_files(episodes_folder(root), n_partitions))
+    if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
+        present |= set(segment_files(root / "data", n_partitions))
+    committed = []
+    partitions = []
+    damaged = []
+    notices = []
+    for partition, first in enumerate(info["first_numbers"]):
+        count = max((segment.number + 1 for segment in present if segment.partition == partition), default=0)
+        segments = [SegmentId(n_partitions, partition, number) for number in range(count)]
+        added, damage = _read_segments(root, schema, fingerprint_of(info), segments, first)
+        if damage is not None:
+            damaged += [path.relative_to(root) for path in segments[-1].paths(root) if path.exists()]
+            notices.append(
+                f"{damage.message}: the files of this last segment are moved aside, its episodes run again"
+            )
+        elif added and not added[-1].record.is_long:  # Its next version would have new statistics.
+            check_segment(root, info, schema, added[-1])
+        committed += added
+        if added:
+            last, steps = added[-1].record, sum(segment.record.steps for segment in added)
+            partitions.append(CommittedPartition(last.stop, steps, last.last_length))
+        else:
+            partitions.append(CommittedPartition(first or 0))
+    skipped = tuple(range(*numbers) for segment in committed for numbers in segment.record.skipped)
+    totals = totals_of(committed, "episodes", "steps", "return_sum")
+    return Committed(
+        info, tuple(partitions), tuple(committed), tuple(damaged), tuple(notices), skipped, **totals
+    )
+
+
+def _read_segments(
+    root: Path, schema: DatasetSchema, run: str | None, segments: list[SegmentId], start: int | None
+) -> tuple[list[Written], DatasetFormatError | None]:
+    """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
+    written: list[Written] = []
+    for segment in segments:
+        try:
+            record = read_record(root, run, segment, start)
+            sizes = [path.stat().st_size for path in segment.paths(root)]
+            if segment == segments[-1] and not record.is_long:
+                read_tables(root, schema, segment, record)  # Its damaged pages are found now.
+        except DatasetFormatError as error:
+            if segment == segments[-1]:
+                return written, error
+            raise DatasetFormatError(
+                f"{error.message}, and later segments follow it",
+                hint=f"restore that file, or keep the segments before it: rollout repair {shell_word(root)}",
+            ) from error
+        written.append(Written(segment, record, *sizes))
+        start = record.stop
+    return written, None
+
+
+def read_record(root: Path, run: str | None, segment: SegmentId, start: int | None = None) -> SegmentRecord:
+    """Return the commit record of a segment of `run`, which begins with episode `start` if that is not None.
+
+    `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not
+    agree.
+    """
+    data, episodes = segment.paths(root)
+    with open_parquet(episodes) as file:
+        footer, rows = file.metadata.metadata or {}, file.metadata.num_rows
+    try:
+        record = SegmentRecord.from_footer(footer)
+    except ValueError as error:
+        raise DatasetFormatError(f"{episodes} is not an episodes file of this format: {error}") from error
+    if start not in (None, record.start):
+        raise DatasetFormatError(f"{episodes} begins with episode {record.start}, expected {start}")
+    if not rows or rows != record.episodes:
+        raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
+    # The first range of those that were skipped may be the segment's beginning.
+    first_number = dict(record.skipped).get(record.start, record.start)
+    origin = file_origin(run, segment.partition, first_number)
+    check_origin(episodes, footer, origin)
+    with open_parquet(data) as file:
+        rows = file.metadata.num_rows
+        check_origin(data, file.metadata.metadata, origin)
+    if rows < record.steps:
+        raise DatasetFormatError(f"{data} has {rows} rows, but {episodes} states {record.steps}")
+    return record
