@@ -44,7 +44,7 @@ from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Arrays
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
-from rollout_cli.seeding.seeds import env_seed
+from rollout_cli.seeding.seeds import env_seeds
 
 SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
@@ -236,7 +236,9 @@ def _episode_checks(info: Document, segment: SegmentId, facts: Arrays, next_id: 
     chunk, file = segment.file
     roots, sources = np.array([source["root_seed"] for source in info["sources"]]), facts["source"]
     root_seeds = roots[np.clip(sources, 0, len(roots) - 1)]
-    seeds = np.array(list(map(env_seed, root_seeds.tolist(), numbers.tolist())))
+    seeds = np.zeros_like(numbers)
+    for root in np.unique(root_seeds).tolist():
+        seeds[root_seeds == root] = env_seeds(root, numbers[root_seeds == root])
     falls = np.diff(numbers, prepend=numbers[0] - 1) <= 0
     return [
         (

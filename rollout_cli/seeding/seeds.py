@@ -11,6 +11,9 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 
 SETUP = "setup"
 """Stands in place of an episode number: the seeds of every build and update."""
@@ -35,8 +38,24 @@ def env_seed(root: int, number: int) -> int:
     `numpy.random.seed`, which many environments call, takes no more. It is a permutation of the numbers (a
     Feistel network of four rounds, M. Luby and C. Rackoff), so no two episodes below 2**32 share a seed.
     """
+    seed: int = _permuted(number, _round_keys(root, number >> 32))
+    return seed
+
+
+def env_seeds(root: int, numbers: Array) -> Array:
+    """Return `env_seed` of episode numbers, both int64 (N,)."""
+    seeds = np.empty_like(numbers)
+    epochs = numbers >> 32
+    for epoch in np.unique(epochs).tolist():
+        rows = epochs == epoch
+        seeds[rows] = _permuted(numbers[rows].astype(np.uint64), _round_keys(root, epoch))
+    return seeds
+
+
+def _permuted(number: Any, keys: tuple[int, ...]) -> Any:
+    """Permute the low 32 bits of an integer or of uint64 (N,), whose products wrap."""
     left, right = (number & 0xFFFFFFFF) >> 16, number & 0xFFFF
-    for key in _round_keys(root, number >> 32):
+    for key in keys:
         mixed = ((right ^ key) * _MIX_A) & _MASK
         mixed = ((mixed ^ (mixed >> 29)) * _MIX_B) & _MASK
         left, right = right, left ^ (mixed >> 48)

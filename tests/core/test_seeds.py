@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from rollout_cli.seeding.seeds import (
     BorrowedGenerators,
     derive_seed,
     env_seed,
+    env_seeds,
     seed_globals,
 )
 
@@ -31,10 +31,6 @@ NUMBERS = st.integers(0, 2**62)
 def draws() -> tuple[float, ...]:
     """Return one number of each global generator; torch is one of them where it is installed."""
     return random.random(), float(np.random.random()), *([float(torch.rand(()))] if torch else [])
-
-
-def env_seeds(root: int, numbers: range) -> npt.NDArray[np.int64]:
-    return np.array([env_seed(root, number) for number in numbers], np.int64)
 
 
 def test_seeds_are_fixed_for_ever() -> None:
@@ -53,19 +49,27 @@ def test_derived_seeds_differ_by_each_part(root: int, number: int, stream: str) 
     assert seed not in [derive_seed(root, number, "x"), derive_seed(root, SETUP, stream)]
 
 
+@given(ROOTS, st.lists(NUMBERS, max_size=20))
+def test_seeds_of_an_array_are_those_of_its_numbers(root: int, numbers: list[int]) -> None:
+    """Numbers of any epochs of 2**32, in any order."""
+    assert [env_seed(root, number) for number in numbers] == env_seeds(
+        root, np.array(numbers, np.int64)
+    ).tolist()
+
+
 @pytest.mark.thorough
 def test_no_two_episodes_share_an_env_seed() -> None:
     """They are a permutation of 32 bits: 200,000 of them, from anywhere, are 200,000."""
     for first in (0, 2**31, 2**32 - 200_000):
-        seeds = env_seeds(5, range(first, first + 200_000))
+        seeds = env_seeds(5, np.arange(first, first + 200_000))
         assert 200_000 == len(np.unique(seeds))
         assert 0 <= seeds.min() <= seeds.max() < 2**32
 
 
 def test_env_seeds_look_random() -> None:
     """Neighbouring numbers and roots share about half of their bits."""
-    seeds = env_seeds(0, range(10_000))
-    for others in (np.roll(seeds, 1), env_seeds(1, range(10_000))):
+    seeds = env_seeds(0, np.arange(10_000))
+    for others in (np.roll(seeds, 1), env_seeds(1, np.arange(10_000))):
         assert 0.49 < np.unpackbits((seeds ^ others).astype(np.uint32).view(np.uint8)).mean() < 0.51
 
 
