@@ -30,6 +30,8 @@ _CACHES = f"{os.sep}__pycache__{os.sep}"
 _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
 """The dot-folders of HOME that hold models; all others hold settings, caches and programs."""
 _OURS = str(Path(__file__).parent)
+FileRecord = Mapping[str, str]
+"""A file as info.json records it: see `record`."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -275,8 +277,8 @@ def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
 
 
 def joined(
-    before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], accepted: Sequence[str] = ()
-) -> list[Mapping[str, str]]:
+    before: Sequence[FileRecord], now: Sequence[FileRecord], accepted: Sequence[str] = ()
+) -> list[FileRecord]:
     """Return a record of files with those of an earlier one that it does not name.
 
     But those that are not read any more, where that is one of the `accepted` changes.
@@ -304,7 +306,7 @@ def joined(
 
 
 def changes(
-    before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], *, is_whole: bool = True
+    before: Sequence[FileRecord], now: Sequence[FileRecord], *, is_whole: bool = True
 ) -> tuple[list[str], list[str]]:
     """Return in words how two records of files differ: what matters, and what is only worth a notice.
 
@@ -342,7 +344,7 @@ def changes(
     return changed, [f"{path} is read, and was not read before" for path in added]
 
 
-def _as_seen_here(file: Mapping[str, str]) -> Mapping[str, str]:
+def _as_seen_here(file: FileRecord) -> FileRecord:
     """Return a recorded file as a run names it in this working folder, which may hold one from elsewhere."""
     folder, place = f"{_absolute('.')}{os.sep}", file.get("place", "")
     if not place.startswith(folder):
@@ -350,27 +352,27 @@ def _as_seen_here(file: Mapping[str, str]) -> Mapping[str, str]:
     return {"path": place.removeprefix(folder), "sha256": file["sha256"], "read": file["read"]}
 
 
-def _missed(file: Mapping[str, str]) -> str:
+def _missed(file: FileRecord) -> str:
     return f"{file['path']} is not read any more"
 
 
-def _facts(file: Mapping[str, str]) -> tuple[str | None, ...]:
+def _facts(file: FileRecord) -> tuple[str | None, ...]:
     return file["path"], file["sha256"], file.get("place")
 
 
-def _placed_as(path: str, files: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
+def _placed_as(path: str, files: Iterable[FileRecord]) -> list[FileRecord]:
     """Return the files elsewhere whose places end with a relative path."""
     return [file for file in files if file.get("place", "").endswith(f"/{path}")]
 
 
-def _by_path(files: Iterable[Mapping[str, str]]) -> dict[str, list[Mapping[str, str]]]:
-    paths: dict[str, list[Mapping[str, str]]] = {}
+def _by_path(files: Iterable[FileRecord]) -> dict[str, list[FileRecord]]:
+    paths: dict[str, list[FileRecord]] = {}
     for file in files:
         paths.setdefault(file["path"], []).append(file)
     return paths
 
 
-def _hashes_of(file: Mapping[str, str], named: Sequence[Mapping[str, str]]) -> set[str]:
+def _hashes_of(file: FileRecord, named: Sequence[FileRecord]) -> set[str]:
     """Return the hashes that a recorded file has among those of its name in a record."""
     place = file.get("place")
     hashes = {other["sha256"] for other in named}

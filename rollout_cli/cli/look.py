@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -18,6 +18,7 @@ from rollout_cli.cli.output import print_json, print_message, print_rows, print_
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cli.trust import EnvKwargsFlag, TrustFlag, places_of
 from rollout_cli.errors import DatasetFormatError, RolloutError, StorageError
+from rollout_cli.keywords import Record
 from rollout_cli.untrusted import one_line, printable
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     print_table(names, [line for name, column in columns.items() for line in _lines(name, column, counted)])
 
 
-def _lines(name: str, column: Mapping[str, Any], steps: int) -> Iterator[list[str]]:
+def _lines(name: str, column: Record, steps: int) -> Iterator[list[str]]:
     """Yield a line for each number of a column's rows; of an image one, and of long vectors the first ones.
 
     The share is that of the steps whose number is finite and counted.

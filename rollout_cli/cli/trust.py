@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import rollout_cli
 from rollout_cli.cli.options import Folder, JsonFlag, flag, folder_argument, shown
@@ -13,6 +13,7 @@ from rollout_cli.cli.output import counted, first_of, print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UsageError, VerificationError
+from rollout_cli.keywords import Record
 from rollout_cli.untrusted import printable, shell_word
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def places_of(dataset: Dataset, folder: Path, wanted: range | None) -> list[int]
 
 
 def _not_as_stored(
-    folder: Path, different: Sequence[tuple[Replayed, Difference]], document: Mapping[str, Any]
+    folder: Path, different: Sequence[tuple[Replayed, Difference]], document: Record
 ) -> VerificationError:
     """Return the error that names the first difference, and lists all of them."""
     from rollout_cli.run.compare import advice  # noqa: PLC0415 - as above

@@ -14,9 +14,18 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.keywords import Keywords
 from rollout_cli.loading import name_of, reporting
 from rollout_cli.policies.networks import TorchPolicy, is_torch_module
-from rollout_cli.policies.policy import ACCEPTED, AdaptedPolicy, is_action_and_info, named, own_method
+from rollout_cli.policies.policy import (
+    ACCEPTED,
+    ActionAndInfo,
+    ActionsAndInfos,
+    AdaptedPolicy,
+    is_action_and_info,
+    named,
+    own_method,
+)
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
@@ -59,7 +68,7 @@ def policy_class(policy: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def instantiate(candidate: Any, env_spec: EnvSpec, options: Mapping[str, Any] | None = None) -> Any:
+def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords | None = None) -> Any:
     """Return the policy object of a pickle or `module:attr`: itself, or what the class or factory makes.
 
     A class or factory is called with `options`, and with the `EnvSpec` if it has an argument `env_spec`; if
@@ -157,7 +166,7 @@ class _CallablePolicy(_OwnPolicy):
         self._act = partial(wrapped, deterministic=True) if deterministic else wrapped
         self.row_by_row = True
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         return self._act(observation), {}
 
 
@@ -187,23 +196,23 @@ class _CompletedPolicy(_OwnPolicy):
         self._get_action, self._get_actions = get_action or self._one_row, get_actions
         self.row_by_row = self.row_by_row or get_actions is None
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        result: tuple[Any, dict[str, Any]] = self._get_action(observation)
+    def get_action(self, observation: Any) -> ActionAndInfo:
+        result: ActionAndInfo = self._get_action(observation)
         if not is_action_and_info(result):
             raise _not_a_pair(f"{name_of(self.wrapped)}.get_action", "action", result)
         return result
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         if self._get_actions is None:
             return super().get_actions(observations)
-        result: tuple[Tree, dict[str, Any]] = self._get_actions(observations)
+        result: ActionsAndInfos = self._get_actions(observations)
         what = f"{name_of(self.wrapped)}.get_actions"
         if not is_action_and_info(result):
             raise _not_a_pair(what, "actions", result)
         _check_rows(what, self._actions, result[0], result[1], count_rows(observations))
         return result
 
-    def _one_row(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def _one_row(self, observation: Any) -> ActionAndInfo:
         actions, infos = self.get_actions(self._observations.stack([observation]))
         return self._actions.split(actions)[0], _first_row(infos)
 
@@ -296,18 +305,18 @@ class PredictPolicy(_OwnPolicy):
         self._state: Any = None
         self._starts = np.ones(1, bool)
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         action, infos = self._typed(*self._act(observation, 1))
         # `predict` gives a 0-d array where a Discrete space has numbers.
         return (np.asarray(action)[()] if self._is_discrete else action), map_tree(itemgetter(0), infos)
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         n_rows = count_rows(observations)
         actions, infos = self._typed(*self._act(observations, n_rows))
         _check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, infos, n_rows)
         return actions, infos
 
-    def _typed(self, actions: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _typed(self, actions: Any, infos: dict[str, Any]) -> ActionAndInfo:
         # Stable-Baselines3 draws those of a MultiBinary space as floats.
         if self._is_binary and np.isin(actions, (0, 1)).all():
             actions = np.asarray(actions).astype(np.int8)
@@ -321,7 +330,7 @@ class PredictPolicy(_OwnPolicy):
         else:
             self._starts = self._starts | mask
 
-    def _act(self, observation: Any, n_rows: int) -> tuple[Any, dict[str, Any]]:
+    def _act(self, observation: Any, n_rows: int) -> ActionAndInfo:
         """Return the actions, without a first dimension for one observation, and infos of n rows."""
         if len(self._starts) != n_rows:
             self._state, self._starts = None, np.ones(n_rows, bool)

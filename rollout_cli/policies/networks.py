@@ -16,7 +16,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.noise import RowNoise, SeededPolicy, row_noise
-from rollout_cli.policies.policy import named, own_method
+from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, named, own_method
 
 
 class NetworkPolicy(SeededPolicy):
@@ -39,12 +39,12 @@ class NetworkPolicy(SeededPolicy):
             )
         super().__init__(wrapped, lambda n_rows: row_noise(env_spec.action_space, n_rows))
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         batch = self._observations.stack([observation])
         actions, infos = self._act(batch, self.streams.single)
         return self._actions.split(actions)[0], {name: values[0] for name, values in infos.items()}
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         return self._act(observations, self.streams.sized(count_rows(observations)))
 
     @abstractmethod

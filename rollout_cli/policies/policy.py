@@ -12,7 +12,13 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.keywords import Record
 from rollout_cli.loading import first_line, name_of, traceback_text
+
+ActionAndInfo = tuple[Any, dict[str, Any]]
+"""An action, and its infos by name."""
+ActionsAndInfos = tuple[Tree, dict[str, Any]]
+"""Actions of n rows, a tree of arrays (n, *shape), and infos, arrays (n, ...)."""
 
 
 @runtime_checkable
@@ -33,10 +39,10 @@ class Policy(Protocol):
       means nothing. Row j must then draw from a generator of its own, and act as after `seed(seeds[j])`.
     """
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         """Return a sample of the action space for one observation, and a dictionary of infos to record."""
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         """Return n actions for n observations, trees of arrays (n, *shape), and infos, arrays (n, ...).
 
         An array of infos is masked where some rows have no value.
@@ -96,7 +102,7 @@ class AdaptedPolicy(Policy):
         """The user's own object behind it; a built-in policy is its own."""
         return self if self.wrapped is None else self.wrapped
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:  # noqa: ARG002
         raise PolicyError(
             f"{name_of(self.users_own)} has no get_actions: it acts on one observation at a time",
             hint="call get_action for each row",
@@ -141,7 +147,7 @@ def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
     return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
 
 
-def recorded_spec(record: Mapping[str, Any]) -> str:
+def recorded_spec(record: Record) -> str:
     """Return the SPEC that a dataset's record means: a file by its absolute path, valid in any folder."""
     scheme, path = record.get("scheme"), record["path"]
     return str(record["spec"] if path is None else f"{scheme}:{path}" if scheme else path)

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from gymnasium import spaces
-
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, SpaceRows, are_alike
+from rollout_cli.episodes.spaces import Array, Space, SpaceRows, are_alike
 from rollout_cli.errors import PolicyError, PolicyLoadError, UsageError
-from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.policy import ActionAndInfo, AdaptedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class RecordedSource:
     """
 
     path: str
-    action_space: spaces.Space[Any]
+    action_space: Space
     root_seeds: tuple[int, ...]
     steps: Mapping[int, tuple[int, int]] = field(repr=False)
     columns: tuple[Array, ...] = field(repr=False)
@@ -93,7 +91,7 @@ class RecordedPolicy(AdaptedPolicy):
         columns = [column[start:stop].copy() for column in self._source.columns]
         self._actions = iter(self._rows.split(self._rows.tree(columns)))
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+    def get_action(self, observation: Any) -> ActionAndInfo:  # noqa: ARG002
         for action in self._actions:
             return action, {}
         raise PolicyError(

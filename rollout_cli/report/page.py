@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.stats import MAX_ELEMENTS, Anomaly
 from rollout_cli.errors import UsageError
+from rollout_cli.keywords import Record
 from rollout_cli.report import svg
 from rollout_cli.report.charts import (
     Bars,
@@ -84,7 +84,7 @@ def _safe(text: object) -> str:
     return escape(printable(str(text)))
 
 
-def _totals(dataset: Dataset, facts: Mapping[str, Any]) -> str:
+def _totals(dataset: Dataset, facts: Record) -> str:
     returns, lengths = (dataset.rows.column(name) for name in ("return", "length"))
     tiles = {
         "episodes": f"{len(dataset):,}",
@@ -202,7 +202,7 @@ def _lines(episode: Dataset) -> str:
     return svg.lines(steps, dict(islice(series.items(), 2 * _SERIES)))
 
 
-def _anomalies(facts: Mapping[str, Any]) -> Iterator[str]:
+def _anomalies(facts: Record) -> Iterator[str]:
     anomalies = [str(Anomaly(**each)) for each in facts["anomalies"]]
     dropped = [f"{name} was dropped from {count:,} rows" for name, count in facts["dropped_infos"].items()]
     if lines := [*anomalies, *dropped]:

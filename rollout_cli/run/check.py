@@ -19,6 +19,7 @@ from rollout_cli.cores import usable_cores
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
+from rollout_cli.keywords import Record
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.recorded import RecordedSource
@@ -91,7 +92,7 @@ class Trial:
             finally:
                 timer.cancel()
 
-    def inspected(self, **arguments: Any) -> Mapping[str, Any]:
+    def inspected(self, **arguments: Any) -> Record:
         """Return what an `InspectingWorker` with these arguments sees.
 
         Raises:

@@ -21,6 +21,7 @@ from rollout_cli.dataset.layout import acceptance_text
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.chunk import AnyChunk, unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
+from rollout_cli.keywords import Record
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
@@ -61,8 +62,8 @@ class CollectResult:
     sampling_time_s: float
     steps_per_second: float  # The steps of this run over that time.
     # Whether episodes were the same when they were run again, as info.json has it.
-    reproducible: Mapping[str, Any]
-    acceptance: Mapping[str, Any] | None = None  # How many `keep` has kept, as info.json has it.
+    reproducible: Record
+    acceptance: Record | None = None  # How many `keep` has kept, as info.json has it.
     skipped: int = 0  # Episodes that `on_env_error` or `on_worker_death` left out.
 
 
@@ -77,7 +78,7 @@ class _Tally:
     seconds: float = 0.0  # From when its workers were ready.
     failure: RolloutError | None = None  # The error that ended the sampling early.
     stopped_by: StoppedBy = "episodes"  # What ended it, if neither an error nor a signal did.
-    acceptance: Mapping[str, Any] | None = None  # Of all runs that the dataset is of; None without `keep`.
+    acceptance: Record | None = None  # Of all runs that the dataset is of; None without `keep`.
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
 
     def until_failure(self, chunks: Iterator[AnyChunk]) -> Generator[AnyChunk, None, None]:
@@ -327,7 +328,7 @@ def _limit(config: CollectConfig, sampler: Sampler, began_at: float) -> None:
         sampler.request_stop(grace=config.grace, after=max(0.0, left))
 
 
-def _reached(config: CollectConfig, totals: Mapping[str, Any]) -> StoppedBy:
+def _reached(config: CollectConfig, totals: Record) -> StoppedBy:
     """Return which amount has ended a run of so many episodes and steps, those of earlier runs too."""
     if config.timesteps is not None and totals["steps"] >= config.timesteps:
         return "timesteps"

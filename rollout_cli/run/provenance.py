@@ -19,6 +19,7 @@ from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, UserCodeError
+from rollout_cli.keywords import Record
 from rollout_cli.loading import Source
 from rollout_cli.policies.policy import PolicySource, recorded_spec
 from rollout_cli.untrusted import HIDDEN_NAME, without_secrets
@@ -101,9 +102,7 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
     )
 
 
-def run_record(
-    sources: Mapping[str, Any], report: WorkerReport, surrounding: Mapping[str, Any]
-) -> dict[str, Any]:
+def run_record(sources: Record, report: WorkerReport, surrounding: Record) -> dict[str, Any]:
     """Return the whole record of a run: `sources_record`, what its workers reported, and where it runs."""
     names = {name for module in report.modules for name in _distributions().get(module, ())}
     loaded = {re.sub(r"[-_.]+", "-", name).lower(): _version(name) for name in names}
@@ -117,12 +116,12 @@ def run_record(
     }
 
 
-def is_relabelled(info: Mapping[str, Any]) -> bool:
+def is_relabelled(info: Record) -> bool:
     """Return whether the rewards of a dataset are others than those of its runs."""
     return any("reward" in step["options"] for step in info["derived"])
 
 
-def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_sources(before: Record, now: Record) -> list[str]:
     """Return the sources whose hashes differ: `the source of the policy has changed (p.py)`."""
     files = {file["sha256"]: file["path"] for file in before.get("files", ())}
     specs = (before["policy"]["spec"], before["env_source"]["spec"], before["collector"].get("worker_class"))
@@ -141,9 +140,7 @@ def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     return changed
 
 
-def differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], options: Iterable[str] = DECISIVE
-) -> dict[str, tuple[Any, Any]]:
+def differences(before: Record, now: Record, options: Iterable[str] = DECISIVE) -> dict[str, tuple[Any, Any]]:
     """Return both values of each of these options in which two records differ; `exact` has some of its own.
 
     A policy or an environment in a file may lie elsewhere: its contents are compared by their hash.
@@ -162,7 +159,7 @@ def differences(
     return {name: (old, new) for name, (old, new) in pairs.items() if (old or None) != (new or None)}
 
 
-def _without_folders(options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_folders(options: Record) -> dict[str, Any]:
     """Return a policy's options, its files without their place: their contents are in the policy's hash."""
     return {
         name: _without_folders(value)
@@ -174,7 +171,7 @@ def _without_folders(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_versions(before: Record, now: Record) -> list[str]:
     """Return the versions that differ between two records, such as `numpy was 1.0, is 2.0`."""
     old, new = before.get("versions", {}), now["versions"]
     return [
@@ -182,7 +179,7 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     ]
 
 
-def recorded_values(source: Mapping[str, Any]) -> Values:
+def recorded_values(source: Record) -> Values:
     """Return the command, options and root seed of the run that made a dataset, for `CollectConfig`.
 
     Policies and environments in files are named by their absolute paths, so that the working folder does not
@@ -222,7 +219,7 @@ def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> dict[s
     return {"next_number": next_number, "run": n_run, "kept": kept, "rejected": n_run - kept, "rate": rate}
 
 
-def check_env_file(source: Mapping[str, Any], env: EnvSource) -> None:
+def check_env_file(source: Record, env: EnvSource) -> None:
     """Raise `EnvLoadError` if the environment's file is not the recorded one; nothing of it is loaded."""
     before, now = source["env"]["sha256"], env.describe()["sha256"]
     if source["env_source"]["path"] and now != before:
@@ -247,6 +244,6 @@ def check_nothing_cut(config: CollectConfig) -> None:
                 )
 
 
-def storable(document: Mapping[str, Any]) -> dict[str, Any]:
+def storable(document: Record) -> dict[str, Any]:
     """Return a document as plain JSON, with secrets cut; `from_plain` gives the numbers back."""
     return dict(without_secrets(plain_json(document)))

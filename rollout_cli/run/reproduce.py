@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from rollout_cli.dataset.layout import described
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
+from rollout_cli.keywords import Record
 from rollout_cli.progress import Progress
 from rollout_cli.run.compare import Difference, advice, first_difference
 from rollout_cli.run.provenance import changed_versions, run_record, surroundings
@@ -60,12 +61,12 @@ def known_beforehand(report: WorkerReport) -> Verdict | None:
     return Verdict("no", report.not_reproducible, report.scope)
 
 
-def verdict_of_changes(changes: Sequence[Mapping[str, Any]]) -> Verdict | None:
+def verdict_of_changes(changes: Sequence[Record]) -> Verdict | None:
     """Return the verdict on a dataset with accepted changes, as in info.json; None if there are none."""
     return Verdict("no", "; ".join(change["what"] for change in changes)) if changes else None
 
 
-def recorded(source: Mapping[str, Any]) -> Verdict:
+def recorded(source: Record) -> Verdict:
     """Return the verdict that the record of a dataset's run has; a new dataset has none yet."""
     facts = source.get("reproducible", {"status": "unknown"})
     difference = facts.get("difference")
@@ -190,9 +191,7 @@ def require(verdict: Verdict | None) -> None:
         )
 
 
-def check_stored(
-    state: ResumeState, rebuild: Rebuild, sources: Mapping[str, Any], progress: Progress
-) -> Verdict | None:
+def check_stored(state: ResumeState, rebuild: Rebuild, sources: Record, progress: Progress) -> Verdict | None:
     """Before a dataset is extended, run a partition's first stored episode again in a new worker.
 
     Files and spaces are checked on the way.

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import gymnasium
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.envs.building import home_of
 from rollout_cli.errors import UserCodeError
+from rollout_cli.keywords import Record
 from rollout_cli.loading import is_in_working_folder
 from rollout_cli.policies.policy import PolicySource
 
@@ -72,7 +71,7 @@ def _is_known_wrapper(name: str) -> bool:
     return name == _STACKED_FRAMES or bool(_WRAPPERS.fullmatch(name) and not is_in_working_folder(name))
 
 
-def _is_data(record: Mapping[str, Any]) -> bool:
+def _is_data(record: Record) -> bool:
     """Return whether a policy, by the record of its source, is loaded without running code of a file."""
     is_trusted = record["scheme"] not in _DATA_SCHEMES or record["options"].get("trust")
     return not is_trusted and all(map(_is_data, record.get("components", ())))

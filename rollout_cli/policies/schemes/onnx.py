@@ -14,6 +14,7 @@ import numpy as np
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.keywords import Keywords
 from rollout_cli.policies.networks import NetworkPolicy, check_shape
 from rollout_cli.policies.noise import RowNoise
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
@@ -169,9 +170,7 @@ def _order(names: list[str], observations: SpaceRows) -> list[int]:
     return [leaves.index(name) for name in names]
 
 
-def _load(
-    files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
-) -> OnnxPolicy:
+def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> OnnxPolicy:
     # Field 4 of a node is its operator.
     draws = any(_field(b"\x22", operator) in files.data for operator in _RANDOM_NODES)
     if draws and deterministic:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.keywords import Keywords
 from rollout_cli.loading import Source
 from rollout_cli.policies.adapt import instantiate
 from rollout_cli.policies.policy import named, own_method
@@ -79,7 +80,7 @@ def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec
     return module
 
 
-def _state_dicts(loaded: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _state_dicts(loaded: Any) -> Iterator[tuple[str, Keywords]]:
     """Yield the state dicts of a file by where they are, in plain names."""
     entries: dict[str, Any] = {"the file": loaded}
     if isinstance(loaded, Mapping):
@@ -143,7 +144,7 @@ def _does_not_fit(
 
 def _load(
     files: PolicyFiles,
-    options: Mapping[str, Any],
+    options: Keywords,
     env_spec: EnvSpec,
     *,
     deterministic: bool,  # noqa: ARG001 - the module that is returned is adapted to it

@@ -12,18 +12,19 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.keywords import Keywords
 from rollout_cli.loading import first_line
 from rollout_cli.policies.networks import TorchPolicy, is_torch_module
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.state_dict import filled_module
 
 
-def _load(files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool) -> Any:
+def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> Any:
     import torch  # noqa: PLC0415 - only workers with such a policy need it
 
     if _is_exported(files.data):
@@ -106,7 +107,7 @@ def _is_exported(data: bytes) -> bool:
 
 def _load_torchscript(
     files: PolicyFiles,
-    options: Mapping[str, Any],  # noqa: ARG001
+    options: Keywords,  # noqa: ARG001
     env_spec: EnvSpec,
     *,
     deterministic: bool,

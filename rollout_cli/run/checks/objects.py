@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from rollout_cli.envs.describe import stack_warnings
-from rollout_cli.episodes.spaces import are_alike, space_leaves
+from rollout_cli.episodes.spaces import Space, are_alike, space_leaves
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import first_line, reporting, traceback_text
 from rollout_cli.policies.policy import AdaptedPolicy
@@ -198,9 +198,7 @@ def _saved_spaces(worker: InspectingWorker) -> Iterator[Finding]:
             yield from _compared(name.replace("_", " "), saved, getattr(worker.env_spec, name), turns=turns)
 
 
-def _compared(
-    what: str, saved: spaces.Space[Any], space: spaces.Space[Any], *, turns: bool
-) -> Iterator[Finding]:
+def _compared(what: str, saved: Space, space: Space, *, turns: bool) -> Iterator[Finding]:
     """Compare two spaces, of Dicts each part; a policy that turns images may have their channels first."""
     if isinstance(saved, spaces.Dict) and isinstance(space, spaces.Dict) and saved.keys() == space.keys():
         for key in saved:
@@ -213,7 +211,7 @@ def _compared(
         yield _space_difference(what, saved, space)
 
 
-def _has_same_bounds(saved: spaces.Space[Any], space: spaces.Space[Any]) -> bool:
+def _has_same_bounds(saved: Space, space: Space) -> bool:
     """Return whether two Boxes have equal bounds in another order: VecFrameStack repeats each n times."""
     if not isinstance(saved, spaces.Box) or not isinstance(space, spaces.Box):
         return False
@@ -224,7 +222,7 @@ def _has_same_bounds(saved: spaces.Space[Any], space: spaces.Space[Any]) -> bool
     return before == now
 
 
-def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[Any]) -> Finding:
+def _space_difference(what: str, saved: Space, space: Space) -> Finding:
     was, now = (
         str(each) if len(str(each)) <= _SHORT else f"{type(each).__name__} {each.shape} of {each.dtype}"
         for each in (saved, space)
