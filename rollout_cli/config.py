@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rollout_cli import option_types as types
 from rollout_cli.cores import usable_cores
@@ -24,6 +24,7 @@ from rollout_cli.errors import ConfigError
 from rollout_cli.keywords import keyword
 from rollout_cli.option_rules import check_together
 from rollout_cli.option_types import EpisodeRange, Shard
+from rollout_cli.untrusted import without_secrets
 
 CommandName = Literal["collect", "exact"]
 Values = dict[str, Any]
@@ -80,7 +81,7 @@ class Option:
             return _adapter(self.name).validate_python(raw, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            value = repr(first["input"])
+            value = repr(without_secrets(first["input"]))
             value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"
             _, should, rest = re.sub(", unable to parse.*", "", first["msg"]).partition(" should ")
             problem = f"{label} must {rest}" if should else f"{label}: {first['msg']}"
@@ -317,7 +318,7 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in _options()}
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(OPTIONS[name].type)
+    return TypeAdapter(OPTIONS[name].type, config=ConfigDict(hide_input_in_errors=True))
 
 
 def options_of(command: str) -> list[Option]:

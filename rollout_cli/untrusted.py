@@ -9,8 +9,6 @@ import re
 import shlex
 from typing import Any
 
-from rollout_cli.errors import DatasetFormatError
-
 CUT = "***"
 """Stands for a secret."""
 HIDDEN_NAME = r"(?i:token|secret|passwo?r?d|api[-_]?key|credential|private[-_]?key)"
@@ -58,7 +56,9 @@ def shell_word(path: object) -> str:
 
 
 def check_size(what: object, n_bytes: int) -> None:
-    """Raise DatasetFormatError if a file claims more than `ROLLOUT_MEMORY_LIMIT` bytes of memory, or 1 GiB."""
+    """Raise DatasetFormatError if a file claims more than `ROLLOUT_MEMORY_LIMIT` bytes, or 1 GiB."""
+    from rollout_cli.errors import DatasetFormatError  # noqa: PLC0415 - errors cut secrets by this module
+
     text = os.environ.get("ROLLOUT_MEMORY_LIMIT", "")
     limit = int(text) if text.isdecimal() else 1 << 30
     if n_bytes > limit:

@@ -22,7 +22,7 @@ from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, Us
 from rollout_cli.keywords import Record
 from rollout_cli.loading import Source
 from rollout_cli.policies.policy import PolicySource, recorded_spec
-from rollout_cli.untrusted import HIDDEN_NAME, without_secrets
+from rollout_cli.untrusted import CUT, HIDDEN_NAME, without_secrets
 from rollout_cli.workers.values import WorkerReport
 
 SEEDING = 3
@@ -237,8 +237,8 @@ def check_nothing_cut(config: CollectConfig) -> None:
         for name, part in value.items() if isinstance(value, Mapping) else [("", value)]:
             if _HAS_CUT.search(json.dumps({name: part}, default=str)):
                 raise ConfigError(
-                    f"the dataset does not record {repr(name) if name else 'all'} of {option.flag}, "
-                    "because a name in it is that of a secret",
+                    f"{option.flag} lacks {repr(name) if name else 'a secret'}, "
+                    f"since secrets are {CUT} in datasets and in what --dry-run prints",
                     hint=f"give it again: {{{option.name}={name and f'{name}='}…}}; where a command "
                     "has no such option, let the code read the secret from an environment variable",
                 )

@@ -24,7 +24,7 @@ from rollout_cli.policies.schemes.files import FilePolicySource
 from rollout_cli.policies.source import SCHEMES, loads_torch, policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath, folder_of
-from rollout_cli.run.provenance import sources_record
+from rollout_cli.run.provenance import check_nothing_cut, sources_record
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.run.trust import check_trusted
 from rollout_cli.samplers.keep import keep_expression
@@ -119,6 +119,7 @@ def requested(config: CollectConfig, progress: Progress) -> Request:
         RolloutError: If a source is missing, the dataset to be resumed is another run's, or `keep` cannot be
             used.
     """
+    check_nothing_cut(config)
     if config.keep is not None:
         keep_expression(config.keep)
     policy, config = policy_of(config)

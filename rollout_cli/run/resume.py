@@ -21,7 +21,6 @@ from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import (
     changed_sources,
     changed_versions,
-    check_nothing_cut,
     differences,
     recorded_values,
 )
@@ -208,7 +207,6 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Record, progress: P
     info = read_info(root)
     source = collected_source(info)
     recorded_values(source)  # It raises where the dataset records no run that can be resumed.
-    check_nothing_cut(config)
     _refuse(root, list(_differences(info, sources, plan)))
     if config.seed is None:
         config = replace(config, seed=source["root_seed"])

@@ -527,7 +527,7 @@ def test_a_secret_is_cut_and_must_be_given_again(tmp_path: Path) -> None:
     secret = {"note": {"password": "hunter2"}}
     run(tmp_path / "out", timesteps=1_500, env_kwargs=secret)
     assert "hunter2" not in (tmp_path / "out" / "meta" / "info.json").read_text()
-    with pytest.raises(ConfigError, match="does not record 'note' of --env-kwargs"):
+    with pytest.raises(ConfigError, match="--env-kwargs lacks 'note'"):
         resume(tmp_path / "out", timesteps=3_000)
     assert "complete" == resume(tmp_path / "out", timesteps=3_000, env_kwargs=secret).status
 
