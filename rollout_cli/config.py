@@ -48,10 +48,10 @@ class Option:
     kind: Literal["scalar", "switch", "list", "mapping"]
     panel: str  # The part of the help page that it stands in.
     help: str  # One sentence for the help page.
-    short: str  # A one-letter flag such as `-p`; empty for none.
+    short: str = ""  # A one-letter flag such as `-p`; empty for none.
     metavar: str  # The placeholder of a value in help pages; empty for a switch.
     shown: str  # The default as a person reads it; empty where there is none.
-    commands: tuple[CommandName, ...]
+    commands: tuple[CommandName, ...] = get_args(CommandName)
     choices: tuple[str, ...]  # The words that it takes; empty where it takes other values.
 
     @property
@@ -94,30 +94,16 @@ class Option:
 # The options.
 
 
-def _option(
-    panel: str,
-    words: str,
-    default: Any = None,
-    *,
-    short: str = "",
-    metavar: str = "",
-    shown: str = "",
-    commands: tuple[CommandName, ...] = get_args(CommandName),
-) -> Any:
+def _option(panel: str, words: str, default: Any = None, **attributes: Any) -> Any:
     """Declare an option: its default or what makes it, and attributes of `Option`.
 
-    Attributes that are left empty follow from the field.
+    Attributes that are left out follow from the field.
     """
-    text = f"{default:g}" if isinstance(default, float) else str(default)
-    metadata = {
-        "panel": panel,
-        "help": words,
-        "short": short,
-        "metavar": metavar,
-        # A switch, a repeated option, and one whose default is made show none of themselves.
-        "shown": shown or ("" if callable(default) or isinstance(default, bool | tuple | None) else text),
-        "commands": commands,
-    }
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    # A switch, a repeated option, and one whose default is made show none of themselves.
+    if callable(default) or isinstance(default, bool | tuple | None):
+        shown = ""
+    metadata = {"panel": panel, "help": words, "shown": shown, **attributes}
     return field(default_factory=default if callable(default) else lambda: default, metadata=metadata)
 
 
@@ -308,7 +294,7 @@ def _options() -> Iterator[Option]:
         words, type_ = dict(declared.metadata), plain[declared.name]
         kind = kinds.get(type_, "scalar")
         choices = get_args(type_) if get_origin(type_) is Literal else ()
-        words["metavar"] = words["metavar"] or "|".join(choices) or placeholders.get(type_, "NAME")
+        words.setdefault("metavar", "|".join(choices) or placeholders.get(type_, "NAME"))
         yield Option(name=declared.name, type=annotated[declared.name], kind=kind, choices=choices, **words)
 
 
@@ -336,18 +322,11 @@ def default_output(env: str, now: datetime) -> Path:
 # Writing.
 
 
-def config_to_dict(config: CollectConfig) -> dict[str, Any]:
+def config_to_dict(config: CollectConfig) -> Values:
     """Return the command and every option that has a value, as TOML holds them."""
     values = {option.name: getattr(config, option.name) for option in options_of(config.command)}
-    plain = {
-        name: plain_value(value)
-        for name, value in values.items()
-        if value is not None and value not in ({}, ())
-    }
-    return {
-        "command": config.command,
-        **dict(sorted(plain.items(), key=lambda item: isinstance(item[1], dict))),
-    }
+    plain = {name: plain_value(value) for name, value in values.items() if value not in (None, {}, ())}
+    return {"command": config.command, **plain}
 
 
 def plain_value(value: Any) -> Any:

@@ -211,10 +211,8 @@ class BarProgress(LineProgress):
         self._bar.add_task(self._text(), total=None)
         self._bar.start()
 
-    def begin(
-        self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0
-    ) -> None:
-        super().begin(episodes=episodes, steps=steps, return_sum=return_sum, seconds=seconds)
+    def begin(self, **before: Any) -> None:
+        super().begin(**before)
         self._show()
 
     def finish(self) -> None:

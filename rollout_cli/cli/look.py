@@ -66,7 +66,7 @@ def head(
         print_table([*cells[0]] if cells else ["episodes"], [[*row.values()] for row in cells])
 
 
-def _first_episodes(dataset: Dataset, number: int) -> list[dict[str, Any]]:
+def _first_episodes(dataset: Dataset, number: int) -> list[Record]:
     from rollout_cli.report.identity import end_of  # noqa: PLC0415 - as above
 
     names = {"id": "episode_id", "number": "episode_number", "length": "length", "return": "return"}
@@ -76,7 +76,7 @@ def _first_episodes(dataset: Dataset, number: int) -> list[dict[str, Any]]:
     ]
 
 
-def _first_steps(dataset: Dataset, number: int) -> list[dict[str, Any]]:
+def _first_steps(dataset: Dataset, number: int) -> list[Record]:
     """Return the first steps, without the columns that are the same for all of an episode."""
     if not len(dataset):
         return []
@@ -174,7 +174,7 @@ def list_datasets(
         print_message(f"there is no dataset in {folder}")
 
 
-def _listed(path: Path) -> dict[str, Any]:
+def _listed(path: Path) -> Record:
     """Return the facts of one dataset; what is wrong is the status of one that cannot be read."""
     from rollout_cli.report.identity import facts_of  # noqa: PLC0415 - as above
 
@@ -294,10 +294,7 @@ def render(
         rows["replayed"] = f"not as stored from {other.place} on" if other else "as stored"
     show({"dataset": folder, **asdict(rendered)}, rows, as_json=json, quiet=quiet, path=rendered.path)
     if other and not json:
-        values = f"stored {other.values[0]}, now {other.values[1]}"
-        print_message(
-            printable(f"warning: the film is not of the stored episode from {other.place} on: {values}")
-        )
+        print_message(printable(f"warning: the film is not of the stored episode: {other}"))
 
 
 def report(

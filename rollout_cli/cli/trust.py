@@ -112,7 +112,8 @@ def replay(
 ) -> None:
     """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
 
-    This loads and runs the policy and the environment that the dataset names: with --trust also code of any kind.
+    This loads and runs the policy and the environment that the dataset names: with --trust also code of any
+    kind.
     """
     use_one_thread()
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
@@ -177,13 +178,9 @@ def _not_as_stored(
     which = f"episode {first.facts['episode_id']} of {folder}"
     if document["replayed"] > 1:
         which = f"{len(different):,} of {document['replayed']:,} episodes differ; the first, {which},"
-    lines = [
-        f"episode {_title(rerun)}: {other.place}: stored {other.values[0]}, replayed {other.values[1]}"
-        for rerun, other in different
-    ]
-    was, now = difference.values
+    lines = [f"episode {_title(rerun)}: {other}" for rerun, other in different]
     return VerificationError(
-        f"{which} is not as stored: {difference.place} was {was}, is {now}",
+        f"{which} is not as stored: {difference}",
         hint="; ".join(document["notices"])
         or f"the episode depends on more than its seeds: {advice(difference)}",
         details="\n".join(first_of(lines)),

@@ -42,7 +42,7 @@ _HOMES = (
 
 
 def home_of(env_id: str) -> tuple[str, str]:
-    """Return the package of the table that registers an id: its module, and its name for pip; else empty strings."""
+    """Return the package of the table that registers an id: its module and its name for pip, or ("", "")."""
     homes = ((module, package) for ids, module, package in _HOMES if re.match(ids, env_id))
     return next(homes, ("", ""))
 

@@ -17,6 +17,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import EnvLoadError
+from rollout_cli.keywords import Record
 
 _SKIPS = {"MaxAndSkipEnv": "_skip", "MaxAndSkipObservation": "_skip", "AtariPreprocessing": "frame_skip"}
 """Wrappers that repeat an action, and where they keep how often."""
@@ -86,7 +87,7 @@ def time_limit_of(env: Any) -> int | None:
     )
 
 
-def describe_env(env: Any) -> dict[str, Any]:
+def describe_env(env: Any) -> Record:
     """Return the record that a dataset keeps of a built environment.
 
     `id` and `spec_json` are gymnasium's: None where there is no spec, or JSON cannot hold it. `wrappers` are

@@ -30,7 +30,7 @@ from rollout_cli.envs.building import (
 )
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, misspelt
-from rollout_cli.keywords import Keywords
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.loading import (
     Source,
     did_you_mean,
@@ -59,7 +59,7 @@ class WrapperSource:
         wrapper = self.source.load(EnvLoadError)
         return call_builder(partial(wrapper, env), self.kwargs, self.spec, wrapper)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return the record of a dataset: `spec`, `kwargs`, and the `sha256` of a user's module."""
         return {"spec": self.spec, "kwargs": dict(self.kwargs), "sha256": self.source.sha256}
 
@@ -119,7 +119,7 @@ class EnvSource:
         """Return the gymnasium EnvSpec, class, factory or environment of the SPEC, or raise EnvLoadError."""
         return _registered_spec(self.spec) if self.source is None else self.source.load(EnvLoadError)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return the record of a dataset: `spec`, `kwargs`, and `path` and `sha256` of a file or module."""
         return {
             "spec": self.spec,

@@ -22,6 +22,7 @@ from rollout_cli.policies.policy import (
     ActionAndInfo,
     ActionsAndInfos,
     AdaptedPolicy,
+    Infos,
     is_action_and_info,
     named,
     own_method,
@@ -68,14 +69,13 @@ def policy_class(policy: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords | None = None) -> Any:
+def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
     """Return the policy object of a pickle or `module:attr`: itself, or what the class or factory makes.
 
     A class or factory is called with `options`, and with the `EnvSpec` if it has an argument `env_spec`; if
     it raises, that is a PolicyLoadError. A function that needs further arguments is itself a policy, and an
     error if there are options.
     """
-    options = options or {}
     takes_spec = _takes_keyword(candidate, "env_spec", by_name=True)
     if not inspect.isclass(candidate):
         is_factory = callable(candidate) and (takes_spec or _takes_positional(candidate, 0, **options))
@@ -83,14 +83,14 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords | None = No
         if not is_factory or any(verbs) or is_torch_module(candidate):
             if options:
                 raise PolicyLoadError(
-                    f"{name_of(candidate)} is neither a class nor a factory with the arguments {', '.join(options)}",
+                    f"{name_of(candidate)} is neither a class nor a factory "
+                    f"with the arguments {', '.join(options)}",
                     hint="name a class, or a function that takes them and returns a policy, or omit them",
                 )
             return candidate
-    given = ", ".join([*options, *["the EnvSpec"] * takes_spec]) or "no arguments"
-    with reporting(
-        PolicyLoadError, f"{getattr(candidate, '__qualname__', repr(candidate))}, called with {given}, failed"
-    ):
+    arguments = ", ".join([*options, *["the EnvSpec"] * takes_spec]) or "no arguments"
+    name = getattr(candidate, "__qualname__", repr(candidate))
+    with reporting(PolicyLoadError, f"{name}, called with {arguments}, failed"):
         return candidate(**options, env_spec=env_spec) if takes_spec else candidate(**options)
 
 
@@ -217,9 +217,9 @@ class _CompletedPolicy(_OwnPolicy):
         return self._actions.split(actions)[0], _first_row(infos)
 
 
-def _first_row(infos: Mapping[str, Any]) -> dict[str, Any]:
+def _first_row(infos: Mapping[str, Any]) -> Infos:
     """Return what a batch's infos have for its first row, without those that are masked there."""
-    row: dict[str, Any] = {}
+    row: Infos = {}
     for key, values in infos.items():
         if isinstance(values, Mapping):
             row[key] = _first_row(values)
@@ -236,9 +236,7 @@ def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
     )
 
 
-def _check_rows(
-    what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[str, Any], n_rows: int
-) -> None:
+def _check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Infos, n_rows: int) -> None:
     """Check that actions and infos of n observations, which the method `what` gave, have n rows."""
     try:
         columns = space_rows.columns(actions)
@@ -257,17 +255,17 @@ def _check_infos(what: str, infos: Mapping[str, Any], n_rows: int, prefix: str =
         if isinstance(values, Mapping):
             _check_infos(what, values, n_rows, f"{prefix}{key}.")
         else:
-            _check_length(what, "values of the info ", values, n_rows, f"{prefix}{key}")
+            path = f"{prefix}{key}"
+            _check_length(what, f"values of the info {path!r}", values, n_rows)
 
 
-def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "") -> None:
+def _check_length(what: str, noun: str, column: Any, n_rows: int) -> None:
     try:
         # A text has a length, and a set no order.
         count: int | str = f"{named(column)} as the" if isinstance(column, str | bytes | set) else len(column)
     except TypeError:
         count = f"{named(column)} as the"
     if count != n_rows:
-        noun = f"{noun}{key!r}" if key else noun
         raise PolicyError(
             f"{what} gave {count} {noun} for {n_rows} observations",
             hint="return arrays with one row an observation, masked where a row has no value",
@@ -316,7 +314,7 @@ class PredictPolicy(_OwnPolicy):
         _check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, infos, n_rows)
         return actions, infos
 
-    def _typed(self, actions: Any, infos: dict[str, Any]) -> ActionAndInfo:
+    def _typed(self, actions: Any, infos: Infos) -> ActionAndInfo:
         # Stable-Baselines3 draws those of a MultiBinary space as floats.
         if self._is_binary and np.isin(actions, (0, 1)).all():
             actions = np.asarray(actions).astype(np.int8)

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Space, SpaceRows, Tree
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedPolicy, PolicySource
+from rollout_cli.keywords import Record
+from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedPolicy, Infos, PolicySource
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding.seeds import derive_seed
 
@@ -54,7 +55,7 @@ class _Exploring(AdaptedPolicy):
             *self._inner.get_actions(observations), self._random.get_actions(observations)[0]
         )
 
-    def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> ActionAndInfo:
+    def _changed(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         """Return the action and the info, or those of n rows."""
         raise NotImplementedError
 
@@ -77,7 +78,7 @@ class EpsilonPolicy(_Exploring):
                 hint="omit {epsilon}, and let the policy explore by itself",
             )
 
-    def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> ActionAndInfo:
+    def _changed(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         share, uniform = drawn
         explored = share < self._epsilon
         before = np.asarray(info.get("explored", False))  # Of a model that explores by itself.
@@ -116,7 +117,7 @@ class NoisyPolicy(_Exploring):
         self._space = space
         self._scale = scale * (space.high.astype(float) / 2 - space.low.astype(float) / 2)
 
-    def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> ActionAndInfo:
+    def _changed(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         numbers = np.asarray(action)
         # The recorder says what is wrong with any other action.
         if numbers.dtype.kind in "biuf" and numbers.shape == drawn.shape:
@@ -141,5 +142,5 @@ class ExploringSource:
             policy = EpsilonPolicy(policy, env_spec.action_space, self.epsilon)
         return policy
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         return self.source.describe()

@@ -48,7 +48,7 @@ class NetworkPolicy(SeededPolicy):
         return self._act(observations, self.streams.sized(count_rows(observations)))
 
     @abstractmethod
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Any, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         """Return actions (n, *shape) and infos (n,) of n observations, which draw from n rows of numbers."""
 
     def _choose(self, logits: Array, numbers: RowNoise) -> Array:
@@ -151,7 +151,7 @@ class TorchPolicy(NetworkPolicy):
         """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
         return {name: value.detach().cpu().clone() for name, value in self.wrapped.state_dict().items()}
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         with self._torch.no_grad():
             output = self.wrapped(self._tensors(observations))
             is_distribution = isinstance(output, self._torch.distributions.Distribution)

@@ -15,10 +15,12 @@ from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.keywords import Record
 from rollout_cli.loading import first_line, name_of, traceback_text
 
-ActionAndInfo = tuple[Any, dict[str, Any]]
-"""An action, and its infos by name."""
-ActionsAndInfos = tuple[Tree, dict[str, Any]]
-"""Actions of n rows, a tree of arrays (n, *shape), and infos, arrays (n, ...)."""
+Infos = dict[str, Any]
+"""What a policy says of an action, by name; of n rows, arrays (n, ...)."""
+ActionAndInfo = tuple[Any, Infos]
+"""An action, and its infos."""
+ActionsAndInfos = tuple[Tree, Infos]
+"""Actions of n rows, a tree of arrays (n, *shape), and their infos."""
 
 
 @runtime_checkable
@@ -133,7 +135,7 @@ class PolicySource(Protocol):
         Raises PolicyLoadError where that fails.
         """
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return what a dataset records; the SPEC follows from it (`recorded_spec`).
 
         `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a

@@ -17,7 +17,7 @@ import numpy as np
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Leaf, Space, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.keywords import Keywords
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.noise import RowStreams, SeededPolicy, Words, uniform
 from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos
 from rollout_cli.seeding.seeds import draw_root_seed
@@ -157,6 +157,6 @@ class RandomSource:
             )
         return RandomPolicy(env_spec.action_space)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return its record: no file, and no options."""
         return {"scheme": "random", "path": None, "sha256": None, "options": {}}

@@ -13,6 +13,7 @@ from typing import Any
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Space, SpaceRows, are_alike
 from rollout_cli.errors import PolicyError, PolicyLoadError, UsageError
+from rollout_cli.keywords import Record
 from rollout_cli.policies.policy import ActionAndInfo, AdaptedPolicy
 
 
@@ -60,7 +61,7 @@ class RecordedSource:
             )
         return RecordedPolicy(self)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return its record; the hash is that of the actions, and of which episode they belong to."""
         digest = sha256(repr(sorted(self.steps.items())).encode())
         for column in self.columns:

@@ -88,7 +88,7 @@ class UserPolicySource:
         policy = instantiate(self.source.load(PolicyLoadError), env_spec, self.options)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         hashed = {"path": self.source.path, "sha256": self.source.sha256}
         return {"scheme": None, **hashed, "options": dict(self.options)}
 
@@ -239,7 +239,7 @@ def _reads(item: Any) -> tuple[str, ...] | None:
     watch = FileWatch(PinRules())
     try:
         # One that takes the spaces is called with none: whatever it does then, what it has read is not all.
-        instantiate(item, cast("EnvSpec", None))
+        instantiate(item, cast("EnvSpec", None), {})
     except UserCodeError:
         return None
     finally:

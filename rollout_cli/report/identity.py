@@ -63,10 +63,11 @@ def identity(dataset: Dataset, facts: Record) -> dict[str, str]:
 def _source_rows(source: Record) -> dict[str, str]:
     """Return what is known of one run; a writer that was used without `collect` may have recorded little."""
     env, policy = source.get("env_source", {}), source.get("policy", {})
-    wrappers = [str(each["spec"]) + _arguments(each["kwargs"]) for each in env.get("wrappers", ())]
+    wrappers = [f"{entry['spec']}{_arguments(entry['kwargs'])}" for entry in env.get("wrappers", ())]
     arguments = _arguments(source.get("env", {}).get("kwargs", {}))
     pinned = [f"{file['path']} {str(file['sha256'])[:_HASH]}" for file in source.get("files", ())]
-    stopped_by, acceptance, git = (source.get(name) for name in ("stopped_by", "acceptance", "git"))
+    stopped_by, acceptance = (source.get(name) for name in ("stopped_by", "acceptance"))
+    git = source.get("git") or {"commit": ""}
     rows = {
         "environment": f"{env.get('spec', _NOT_RECORDED)} {arguments}".rstrip(),
         "wrappers": ", ".join(wrappers),
@@ -77,14 +78,10 @@ def _source_rows(source: Record) -> dict[str, str]:
         "stopped by": f"--{stopped_by.replace('_', '-')}" if stopped_by else "",
         "kept": f"{acceptance_text(acceptance)}: {source['collector']['keep']}" if acceptance else "",
         "workers": _workers(source.get("collector", {})),
-        "commit": _commit(git) if git else "",
+        "commit": f"{git['commit'][:_COMMIT]}{' and uncommitted changes' if git.get('dirty') else ''}",
         "versions": _versions(source.get("versions", {})),
     }
     return {name: text for name, text in rows.items() if text}
-
-
-def _commit(git: Record) -> str:
-    return str(git["commit"][:_COMMIT]) + (" and uncommitted changes" if git.get("dirty") else "")
 
 
 def _workers(options: Record) -> str:

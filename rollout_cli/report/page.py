@@ -203,7 +203,7 @@ def _lines(episode: Dataset) -> str:
 
 
 def _anomalies(facts: Record) -> Iterator[str]:
-    anomalies = [str(Anomaly(**each)) for each in facts["anomalies"]]
+    anomalies = [str(Anomaly(**anomaly)) for anomaly in facts["anomalies"]]
     dropped = [f"{name} was dropped from {count:,} rows" for name, count in facts["dropped_infos"].items()]
     if lines := [*anomalies, *dropped]:
         listed = "".join(tag("li", _safe(line)) for line in lines)
@@ -223,13 +223,12 @@ _SHELL = "rollout verify {shell}\nrollout replay {shell} --episode 0"
 def _loading(dataset: Dataset) -> Iterator[str]:
     name = dataset.path.name
     quoted = {"python": json.dumps(name), "sql": name.replace("'", "''"), "shell": shell_word(name)}
-    python, sql, shell = (_code(text.format(**quoted)) for text in (_PYTHON, _SQL, _SHELL))
+    python, sql, shell = (
+        tag("pre", tag("code", escape(printable(text.format(**quoted), keep="\n"))))
+        for text in (_PYTHON, _SQL, _SHELL)
+    )
     yield tag("h2", "How to read it") + python + tag("p", "Any reader of Parquet reads it too:") + sql
     yield tag("h2", "How to check it") + shell
-
-
-def _code(text: str) -> str:
-    return tag("pre", tag("code", escape(printable(text, keep="\n"))))
 
 
 _STYLE = """

@@ -64,9 +64,15 @@ def bars(chart: Bars) -> str:
     parts = [_text(left - 6, _TOP + 8, f"{most:,}", "end"), _text(left - 6, _HEIGHT - _BOTTOM, "0", "end")]
     for at, (label, count) in enumerate(zip(chart.labels, chart.counts, strict=True)):
         height = room * count / most
-        shape = {"x": f"{left + at * width:.1f}", "y": f"{_TOP + room - height:.1f}"}
-        size = {"width": f"{max(1.0, width - 1.5):.1f}", "height": f"{height:.1f}"}
-        parts.append(tag("rect", tag("title", escape(f"{label}: {count:,}")), **shape, **size))
+        bar = tag(
+            "rect",
+            tag("title", escape(f"{label}: {count:,}")),
+            x=f"{left + at * width:.1f}",
+            y=f"{_TOP + room - height:.1f}",
+            width=f"{max(1.0, width - 1.5):.1f}",
+            height=f"{height:.1f}",
+        )
+        parts.append(bar)
     places = [left + (at + 0.5) * width for at in range(len(chart.labels))]
     return _chart(chart, [*parts, *_x_labels(chart.labels, places, left)])
 

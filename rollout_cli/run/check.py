@@ -126,7 +126,7 @@ class CheckReport:
         failures = ("fail", "warn") if self.strict else ("fail",)
         return any(finding.status in failures for entries in self.findings.values() for finding in entries)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Record:
         """Return the report as JSON holds it: an entry for each finding, and for a check without any."""
         checks = [
             {"check": name, **asdict(finding), "change": as_flags(finding.change)}
@@ -226,10 +226,12 @@ def _costs(config: CollectConfig, recorded: Recorded) -> dict[str, float]:
     """Return what a step and the run take, if each core is as fast as this one."""
     chunk, rate = recorded.chunk, recorded.chunk.n_steps / recorded.seconds
     pace = rate * min(config.workers, usable_cores())
-    ends = [float(config.timesteps)] if config.timesteps is not None else []
-    ends += [len(config.shard_numbers) * float(chunk.lengths.mean())] if config.episodes is not None else []
-    ends += [config.max_time * pace] if config.max_time is not None else []
-    steps = min(ends)
+    ends = (
+        config.timesteps,
+        config.episodes and len(config.shard_numbers) * chunk.lengths.mean(),
+        config.max_time and config.max_time * pace,
+    )
+    steps = float(min(filter(None, ends)))
     disk_bytes = recorded.summary.bytes / chunk.n_steps
     return {
         "steps_per_second": rate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 StoppedBy = Literal["timesteps", "episodes", "episodes_per_worker", "max_time", "keep_cap"]
 _MANY_WORKERS = 4  # More a core are worth a warning.
-_SKIPPED_NOTE = (
-    "these episodes are missing in the data: where the course of an episode decides whether it fails, "
-    "the remaining ones are a biased sample"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +236,7 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     verdict = beforehand or reproduce.Verdict("unknown", "the run had not ended when this was written")
     folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=state.keep_until, lock=lock)
     source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(verdict)}
-    source |= _skipped_facts(state.skipped)  # A kill must not lose what earlier runs recorded.
+    source |= provenance.skipped_facts(state.skipped)  # A kill must not lose what earlier runs recorded.
     settings = DatasetSettings(
         spec,
         [source],
@@ -268,7 +264,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     # The workers have run episodes since they were built; the clock of another machine may be wrong.
     ahead = min(max(0.0, time.time() - sampler.built_at), began_at - run.started_at)
     writer.on_failure = sampler.request_stop  # A step may take for ever: nobody would hear of a full disk.
-    writer.facts = lambda: _skipped_facts(tally.skipped | sampler.skipped)
+    writer.facts = lambda: provenance.skipped_facts(tally.skipped | sampler.skipped)
     config, state = run.request.config, run.request.state
     run.progress.begin(**state.totals, seconds=ahead)
     if run.observes_first:
@@ -418,13 +414,6 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
     raise run.signals.error(f"the run was ended by {run.signals.name}: {as_flags(kept)}{dropped}")
 
 
-def _skipped_facts(skipped: Mapping[int, str]) -> dict[str, Any]:
-    """Return what info.json records of skipped episodes; nothing where there is none."""
-    episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())]
-    note = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
-    return {"skipped": note} if episodes else {}
-
-
 def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> None:
     """Warn of what may spoil the data."""
     config, progress, tally = run.request.config, run.progress, run.tally
@@ -434,9 +423,9 @@ def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> Non
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
-    info = {"sources": [_skipped_facts(tally.skipped)], "episodes": summary.episodes}
+    info = {"sources": [provenance.skipped_facts(tally.skipped)], "episodes": summary.episodes}
     if skipped := skipped_text(info):
-        progress.warn(f"{skipped} were skipped: {_SKIPPED_NOTE}")
+        progress.warn(f"{skipped} were skipped: {provenance.SKIPPED_NOTE}")
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":

@@ -152,17 +152,16 @@ def _are_ranges(datasets: Sequence[Dataset]) -> bool:
 def _shard(dataset: Dataset) -> _Shard:
     path, source = dataset.path, collected_source(dataset.info)
     config = CollectConfig(**recorded_values(source), output=path)
+    resume = f"`rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
     if dataset.info["status"] != "complete":
         raise UsageError(
             f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}",
-            hint=f"finish it: `rollout {config.command}` with {{resume=True}} "
-            f"{{output={json.dumps(str(path))}}}",
+            hint=f"finish it: {resume}",
         )
     if len(dataset) != (stated := dataset.info["episodes"]):
         raise DatasetFormatError(
             f"{path} has {len(dataset):,} episodes, but its info.json states {stated:,}",
-            hint=f"copy it again, or collect the rest: `rollout {config.command}` with {{resume=True}} "
-            f"{{output={json.dumps(str(path))}}}",
+            hint=f"copy it again, or collect the rest: {resume}",
         )
     return _Shard(dataset, config, source)
 

@@ -45,9 +45,13 @@ _NOT_RECORDED = {"output", "overwrite", "resume", "seed", "accept_changes"}
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
 """Loaded in each run, here or in its workers."""
 _GIT_SECONDS = 5
+SKIPPED_NOTE = (
+    "these episodes are missing in the data: where the course of an episode decides whether it fails, "
+    "the remaining ones are a biased sample"
+)
 
 
-def surroundings() -> dict[str, Any]:
+def surroundings() -> Record:
     """Return what a run records of the place where it runs; it takes a while, and needs nothing of the run.
 
     `versions` are those of Python, the platform, this package, and the packages that each run uses; `git` is
@@ -84,7 +88,7 @@ def _git(*words: str) -> str | None:
     return ran.stdout.decode(errors="replace").strip() if ran.returncode == 0 else None
 
 
-def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> dict[str, Any]:
+def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Record:
     """Return the part of the record that is known before any worker runs, as plain JSON, secrets cut."""
     source, worker = env.describe(), config.worker_class
     recorded = [option.name for option in options_of(config.command) if option.name not in _NOT_RECORDED]
@@ -124,10 +128,13 @@ def is_relabelled(info: Record) -> bool:
 def changed_sources(before: Record, now: Record) -> list[str]:
     """Return the sources whose hashes differ: `the source of the policy has changed (p.py)`."""
     files = {file["sha256"]: file["path"] for file in before.get("files", ())}
-    specs = (before["policy"]["spec"], before["env_source"]["spec"], before["collector"].get("worker_class"))
-    names = {"policy": "policy", "env": "environment", "worker": "worker class"}
+    sources = (
+        ("policy", "policy", before["policy"]["spec"]),
+        ("env", "environment", before["env_source"]["spec"]),
+        ("worker", "worker class", before["collector"].get("worker_class")),
+    )
     changed = []
-    for (name, words), spec in zip(names.items(), specs, strict=True):
+    for name, words, spec in sources:
         old = before.get(name, {}).get("sha256")
         if old != now[name]["sha256"]:
             changed.append(f"the source of the {words} has changed ({files.get(old, spec)})")
@@ -159,7 +166,7 @@ def differences(before: Record, now: Record, options: Iterable[str] = DECISIVE) 
     return {name: (old, new) for name, (old, new) in pairs.items() if (old or None) != (new or None)}
 
 
-def _without_folders(options: Record) -> dict[str, Any]:
+def _without_folders(options: Record) -> Record:
     """Return a policy's options, its files without their place: their contents are in the policy's hash."""
     return {
         name: _without_folders(value)
@@ -212,11 +219,18 @@ def recorded_values(source: Record) -> Values:
         ) from error
 
 
-def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> dict[str, Any]:
+def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> Record:
     """Return what `keep` made of the episodes below `next_number`; those `skipped` did not end, or count."""
     n_run = next_number - sum(number < next_number for number in skipped)
     rate = kept / n_run if n_run else 0.0
     return {"next_number": next_number, "run": n_run, "kept": kept, "rejected": n_run - kept, "rate": rate}
+
+
+def skipped_facts(skipped: Mapping[int, str]) -> dict[str, Any]:
+    """Return what info.json records of skipped episodes; nothing where there is none."""
+    episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())]
+    note = {"count": len(episodes), "note": SKIPPED_NOTE, "episodes": episodes}
+    return {"skipped": note} if episodes else {}
 
 
 def check_env_file(source: Record, env: EnvSource) -> None:

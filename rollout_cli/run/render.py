@@ -117,7 +117,8 @@ def _show_stored(dataset: Dataset, episode: Episode, column: Any, add: Callable[
 
 def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, trust: bool) -> Env:
     """Build the environment of an episode's run, so that it renders frames."""
-    values = provenance.recorded_values(dataset.info["sources"][episode.source])
+    record = dataset.info["sources"][episode.source]
+    values = provenance.recorded_values(record)
     # Whether these hold is no question of the environment.
     values |= {"policy": "random", "policy_sha256": None, "require_reproducible": False}
     values["env_kwargs"] = {**values.get("env_kwargs", {}), **env_kwargs}
@@ -126,14 +127,14 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
     if not trust:
         check_trusted(dataset.path, config)
     source = env_of(config)
-    provenance.check_env_file(dataset.info["sources"][episode.source], source)
+    provenance.check_env_file(record, source)
     # One that was given as it is takes no arguments, and renders as it was made.
     if not isinstance(source.resolve(), gymnasium.Env):
         source.kwargs["render_mode"] = "rgb_array"
     try:
         # As its worker built it, with `--fresh-env` for each episode too.
         with BorrowedGenerators():
-            seed_globals(dataset.info["sources"][episode.source]["root_seed"], SETUP)
+            seed_globals(record["root_seed"], SETUP)
             env = source.build()
     except EnvLoadError as error:
         if "'render_mode'" not in error.message:

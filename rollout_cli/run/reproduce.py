@@ -152,9 +152,10 @@ def check(
             try:
                 again = run_again(anew, number)
             except RolloutError as error:
-                status: Literal["no", "unknown"] = "no" if isinstance(error, UserCodeError) else "unknown"
                 return Verdict(
-                    status, f"episode {number} could not be run again: {error.message}", report.scope
+                    "no" if isinstance(error, UserCodeError) else "unknown",
+                    f"episode {number} could not be run again: {error.message}",
+                    report.scope,
                 )
             numbers.append(number)
             spec = replace(anew.env_spec, max_episode_length=sampler.env_spec.max_episode_length)
@@ -163,9 +164,7 @@ def check(
                 return Verdict("no", reason, report.scope, numbers)
             difference = _difference(sampler.env_spec, first, again)
             if difference is not None:
-                was, now = difference.values
-                reason = f"episode {number}: {difference.place} is {was}, then {now}"
-                return Verdict("no", reason, report.scope, numbers, difference)
+                return Verdict("no", f"episode {number}: {difference}", report.scope, numbers, difference)
     return Verdict("yes", scope=report.scope, episodes=numbers)
 
 
@@ -224,8 +223,7 @@ def check_stored(state: ResumeState, rebuild: Rebuild, sources: Record, progress
     if difference is None or state.accepted:
         verdict = recorded(state.source)  # A difference that was found stays one, whatever follows it.
         return verdict if verdict.status == "no" else None
-    was, now = difference.values
-    text = f"episode {number}: {difference.place} was {was}, is {now}"
+    text = f"episode {number}: {difference}"
     # Alone, and in a batch: what its rows draw from one generator depends on the rows beside.
     for n_beside in sorted({0, state.config.envs_per_worker - 1}):
         with rebuild(limit) as anew:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollout_cli import pins
 from rollout_cli.config import ENDS, CollectConfig, CommandName, Values
@@ -99,7 +99,7 @@ class ResumeState:
         return self.plan is None and self.info["status"] == "complete"
 
     @property
-    def totals(self) -> dict[str, Any]:
+    def totals(self) -> Record:
         """The committed episodes, steps and sum of returns."""
         return {name: getattr(self.committed, name, 0) for name in ("episodes", "steps", "return_sum")}
 
@@ -174,7 +174,7 @@ class ResumeState:
         what = f"{'files changed: ' if self.config.accept_changes else ''}{'; '.join(self.accepted)}"
         return [*before, {"what": what, "from_numbers": numbers, "before": old}]
 
-    def history(self, record: Record) -> dict[str, Any]:
+    def history(self, record: Record) -> Record:
         """Return the `files` of a run's record with those of earlier runs, and the accepted `changes`.
 
         Raises:

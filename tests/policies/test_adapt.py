@@ -557,13 +557,13 @@ def test_instantiate() -> None:
         return Whole(env_spec)
 
     whole, both = Whole(), Called()
-    assert isinstance(instantiate(Whole, ENV_SPEC), Whole)
-    assert isinstance(instantiate(wanting, ENV_SPEC), Whole)
-    assert isinstance(instantiate(Lone, ENV_SPEC), Lone)
+    assert isinstance(instantiate(Whole, ENV_SPEC, {}), Whole)
+    assert isinstance(instantiate(wanting, ENV_SPEC, {}), Whole)
+    assert isinstance(instantiate(Lone, ENV_SPEC, {}), Lone)
     assert [plain, plain, whole, both] == [
-        instantiate(item, ENV_SPEC) for item in (factory, plain, whole, both)
+        instantiate(item, ENV_SPEC, {}) for item in (factory, plain, whole, both)
     ]
-    assert instantiate(Optional, ENV_SPEC).env_spec is ENV_SPEC
+    assert instantiate(Optional, ENV_SPEC, {}).env_spec is ENV_SPEC
 
 
 def _raising(error: BaseException) -> Any:
@@ -593,7 +593,7 @@ class Greedy:
 def test_a_factory_that_raises(factory: Any, message: str) -> None:
     """Whatever it raises is a clear error with the user's traceback."""
     with pytest.raises(PolicyLoadError) as caught:
-        instantiate(factory, ENV_SPEC)
+        instantiate(factory, ENV_SPEC, {})
     assert message in caught.value.message
     assert "Traceback" in caught.value.details
 

@@ -13,7 +13,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.plain import plain_value
 from rollout_cli.episodes.spaces import Space, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.keywords import Keywords
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedPolicy
 
 
@@ -69,7 +69,7 @@ class ConstantSource:
             )
         return ConstantPolicy(space, action)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         return {"scheme": "constant", "path": None, "sha256": None, "options": {}}
 
 

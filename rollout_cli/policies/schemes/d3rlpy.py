@@ -11,11 +11,12 @@ import math
 from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, Tree
+from rollout_cli.episodes.spaces import Tree
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.networks import NetworkPolicy
 from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.policy import ActionsAndInfos
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.torch import tensors_alone
 from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
@@ -51,7 +52,7 @@ class D3rlpyPolicy(NetworkPolicy):
                 hint="omit {deterministic}",
             )
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         columns = [
             column.reshape(len(numbers), -1) if column.ndim == 1 else column
             for column in self._observations.columns(observations)

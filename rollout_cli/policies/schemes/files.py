@@ -175,7 +175,7 @@ class FilePolicySource:
             policy = self.scheme.load(self.files, self.options, env_spec, deterministic=deterministic)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         record = {"path": self.files.path, "sha256": self.files.sha256, "options": dict(self.options)}
         with self._reporting():
             return {"scheme": self.scheme.name, **record, **self.scheme.about(self.files)}

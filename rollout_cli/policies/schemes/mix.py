@@ -106,7 +106,7 @@ class MixSource:
         policies = [source.load(env_spec, deterministic=deterministic) for source in self.sources]
         return MixPolicy(policies, [record["weight"] for record in self.records])
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return its record: `path` is the sum, `sha256` covers all components, whose records it has too."""
         # Where a component is a file, its content counts, and not its place.
         hashed = [

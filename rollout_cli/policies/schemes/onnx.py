@@ -17,6 +17,7 @@ from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.keywords import Keywords
 from rollout_cli.policies.networks import NetworkPolicy, check_shape
 from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.policy import ActionsAndInfos
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.torch import no_deterministic_graph
 
@@ -122,7 +123,7 @@ class OnnxPolicy(NetworkPolicy):
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
         self._state = self._zeros
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         columns = self._observations.columns(observations)
         feed = {
             node.name: np.asarray(columns[place], _dtype(node))

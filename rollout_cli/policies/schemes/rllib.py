@@ -21,6 +21,7 @@ from rollout_cli.errors import PolicyLoadError
 from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.networks import NetworkPolicy
 from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.policy import ActionsAndInfos
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
 
@@ -83,7 +84,7 @@ class RllibPolicy(NetworkPolicy):
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
         self._state = self._first_state
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         infos = {}
         with self._torch.no_grad():
             output = self._forward(self._tensors(observations))

@@ -28,7 +28,13 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     import torch  # noqa: PLC0415 - only workers with such a policy need it
 
     if _is_exported(files.data):
-        return _exported_program(torch, files.data, env_spec, deterministic=deterministic)
+        with tensors_alone():
+            program = torch.export.load(io.BytesIO(files.data))
+        # Its first dimension is the rows. Without a dimension that may vary, it was exported for one.
+        is_fixed = not program.range_constraints
+        return _graph_policy(
+            program.module(), str(program.graph), env_spec, deterministic=deterministic, row_by_row=is_fixed
+        )
     is_trusted = options.get("trust", False)
     try:
         loaded = torch.load(io.BytesIO(files.data), map_location="cpu", weights_only=not is_trusted)
@@ -48,16 +54,6 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     if factory is not None:
         raise PolicyLoadError(f"{files.path} is a whole module, and needs no factory", hint="omit factory")
     return loaded
-
-
-def _exported_program(torch: Any, data: bytes, env_spec: EnvSpec, *, deterministic: bool) -> TorchPolicy:
-    with tensors_alone():
-        program = torch.export.load(io.BytesIO(data))
-    # Its first dimension is the rows. Without a dimension that may vary, it was exported for one.
-    is_fixed = not program.range_constraints
-    return _graph_policy(
-        program.module(), str(program.graph), env_spec, deterministic=deterministic, row_by_row=is_fixed
-    )
 
 
 def _graph_policy(
