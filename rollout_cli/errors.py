@@ -52,10 +52,10 @@ def as_flags(hint: str) -> str:
     return MARKUP.sub(_flag, hint)
 
 
-def misspelt(name: str, names: Iterable[str]) -> str:
-    """Return a hint with the one of the names that a wrong one is most like; an empty one for none."""
-    by_lower = {each.lower(): each for each in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+def misspelt(wrong: str, names: Iterable[str]) -> str:
+    """Return a hint with the name that a wrong one is most like; an empty one for none."""
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(wrong.lower(), by_lower, n=1, cutoff=0.7)
     return f"did you mean {by_lower[close[0]]}?" if close else ""
 
 

@@ -96,7 +96,7 @@ def _of_others(config: CollectConfig) -> Contradictions:
         ),
         (
             config.shard is not None and (config.timesteps or config.max_time),
-            "--shard cannot divide --timesteps or --max-time: which episodes these are is known late",
+            "--shard cannot divide --timesteps or --max-time: only the whole run knows its last episode",
             'give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
         ),
         (

@@ -122,7 +122,7 @@ def showing_progress(*, wanted: bool | None = None, quiet: bool) -> Iterator[Pro
     from rollout_cli.progress import choose_progress  # noqa: PLC0415 - it loads numpy
 
     stream = cast("TextIO", MessageStream(sys.stderr))
-    progress = choose_progress(stream, wanted=wanted, quiet=quiet, environ=os.environ)
+    progress = choose_progress(stream, wanted=wanted, quiet=quiet)
     try:
         yield progress
     finally:

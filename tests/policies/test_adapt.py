@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -624,7 +625,7 @@ class Broken:
 )
 def test_an_attribute_that_cannot_be_read(candidate: type[Any], raised: str) -> None:
     """The object is refused in one line, and is not taken for a policy of another kind."""
-    for call in (adapt_policy, instantiate):
+    for call in (adapt_policy, partial(instantiate, options={})):
         with pytest.raises(PolicyLoadError) as caught:
             call(candidate(), ENV_SPEC)
         kind = candidate.__name__

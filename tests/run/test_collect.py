@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,7 +148,7 @@ def test_what_ran_before_the_dataset_was_open_counts_for_the_time(
     """Workers begin while the run's record is made: a rate without that time would flatter."""
     prepare = provenance.surroundings
 
-    def slow() -> dict[str, Any]:
+    def slow() -> Mapping[str, Any]:
         while not list(tmp_path.glob("met-*")):
             time.sleep(0.002)
         time.sleep(0.3)
@@ -167,7 +168,7 @@ def test_a_clock_that_is_wrong_takes_nothing_from_max_time(
     now, after = [0.0], list[float]()
     prepare, stop = provenance.surroundings, Sampler.request_stop
 
-    def slow() -> dict[str, Any]:
+    def slow() -> Mapping[str, Any]:
         now[0] = 300.0
         return prepare()
 

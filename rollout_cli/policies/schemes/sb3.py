@@ -215,7 +215,7 @@ def _check_space(what: str, saved: Any, space: Space, hint: str) -> None:
 
 
 def _check_moments(moments: Any, space: Any) -> None:
-    shapes = map_tree(lambda each: each.mean.shape, moments)
+    shapes = map_tree(lambda part: part.mean.shape, moments)
     expected = {key: space[key].shape for key in moments} if isinstance(moments, dict) else space.shape
     if shapes != expected:
         raise PolicyLoadError(
