@@ -24,7 +24,7 @@ from rollout_cli.errors import ConfigError
 from rollout_cli.keywords import keyword
 from rollout_cli.option_rules import check_together
 from rollout_cli.option_types import EpisodeRange, Shard
-from rollout_cli.untrusted import without_secrets
+from rollout_cli.redact import without_secrets
 
 CommandName = Literal["collect", "exact"]
 Values = dict[str, Any]

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
-from rollout_cli.untrusted import without_secrets
+from rollout_cli.redact import without_secrets
 
 # Alone between spaces or signs: a folder of the user's may be called `data/{seed}`.
 MARKUP = re.compile(r'(?<![^\s(])\{([a-z][a-z_0-9]*)(?:=("(?:[^"\\]|\\.)*"|[^{}"]*))?\}(?=[\s),:;]|$)')

@@ -173,9 +173,9 @@ def _module_states() -> dict[str, State]:
         # Not by `getattr`, which lets a lazy module import something.
         attributes = getattr(module, "__dict__", {})
         file = attributes.get("__file__")
-        # The path as it is written begins with an unpinned folder in most modules.
-        is_unpinned = isinstance(file, str) and file.startswith(_UNPINNED) and os.pardir not in file
-        if not isinstance(file, str) or name == "__main__" or is_unpinned:
+        if not isinstance(file, str) or name == "__main__":
+            continue
+        if file.startswith(_UNPINNED) and os.pardir not in file:  # As most modules' paths are written.
             continue
         path, spec = _absolute(file), attributes.get("__spec__")
         if not path.startswith(_UNPINNED):

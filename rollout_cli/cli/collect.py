@@ -26,7 +26,8 @@ from rollout_cli.cli.output import (
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UserCodeError
-from rollout_cli.untrusted import printable, shell_word, without_secrets
+from rollout_cli.redact import without_secrets
+from rollout_cli.untrusted import printable, shell_word
 
 if TYPE_CHECKING:
     from rollout_cli.config import CollectConfig, CommandName, Values

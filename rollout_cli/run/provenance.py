@@ -22,7 +22,7 @@ from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, Us
 from rollout_cli.keywords import Record
 from rollout_cli.loading import Source
 from rollout_cli.policies.policy import PolicySource, recorded_spec
-from rollout_cli.untrusted import CUT, HIDDEN_NAME, without_secrets
+from rollout_cli.redact import CUT, HIDDEN_NAME, without_secrets
 from rollout_cli.workers.values import WorkerReport
 
 SEEDING = 3
