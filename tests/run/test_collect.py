@@ -288,7 +288,7 @@ def test_a_resume_that_adds_no_episode_keeps_the_verdict(tmp_path: Path) -> None
 def test_a_resume_does_not_forget_a_difference(tmp_path: Path) -> None:
     """The episodes that follow may well be the same again; nor does a run that is killed meanwhile."""
     run(tmp_path / "out", episodes=EpisodeRange(0, 220))
-    found = asdict(Verdict("no", "episode 2: reward at step 0 is 1.0, then 2.0", episodes=[2]))
+    found = asdict(Verdict("no", "episode 2: reward at step 0 was 1.0, is 2.0", episodes=[2]))
     set_source(tmp_path / "out", reproducible=found)
 
     class Watching(Reports):
