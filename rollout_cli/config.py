@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rollout_cli import option_types as types
 from rollout_cli.cores import usable_cores
@@ -24,6 +24,7 @@ from rollout_cli.errors import ConfigError
 from rollout_cli.keywords import keyword
 from rollout_cli.option_rules import check_together
 from rollout_cli.option_types import EpisodeRange, Shard
+from rollout_cli.redact import without_secrets
 
 CommandName = Literal["collect", "exact"]
 Values = dict[str, Any]
@@ -47,10 +48,10 @@ class Option:
     kind: Literal["scalar", "switch", "list", "mapping"]
     panel: str  # The part of the help page that it stands in.
     help: str  # One sentence for the help page.
-    short: str  # A one-letter flag such as `-p`; empty for none.
+    short: str = ""  # A one-letter flag such as `-p`; empty for none.
     metavar: str  # The placeholder of a value in help pages; empty for a switch.
     shown: str  # The default as a person reads it; empty where there is none.
-    commands: tuple[CommandName, ...]
+    commands: tuple[CommandName, ...] = get_args(CommandName)
     choices: tuple[str, ...]  # The words that it takes; empty where it takes other values.
 
     @property
@@ -80,7 +81,7 @@ class Option:
             return _adapter(self.name).validate_python(raw, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            value = repr(first["input"])
+            value = repr(without_secrets(first["input"]))
             value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"
             _, should, rest = re.sub(", unable to parse.*", "", first["msg"]).partition(" should ")
             problem = f"{label} must {rest}" if should else f"{label}: {first['msg']}"
@@ -93,30 +94,16 @@ class Option:
 # The options.
 
 
-def _option(
-    panel: str,
-    words: str,
-    default: Any = None,
-    *,
-    short: str = "",
-    metavar: str = "",
-    shown: str = "",
-    commands: tuple[CommandName, ...] = get_args(CommandName),
-) -> Any:
+def _option(panel: str, words: str, default: Any = None, **attributes: Any) -> Any:
     """Declare an option: its default or what makes it, and attributes of `Option`.
 
-    Attributes that are left empty follow from the field.
+    Attributes that are left out follow from the field.
     """
-    text = f"{default:g}" if isinstance(default, float) else str(default)
-    metadata = {
-        "panel": panel,
-        "help": words,
-        "short": short,
-        "metavar": metavar,
-        # A switch, a repeated option, and one whose default is made show none of themselves.
-        "shown": shown or ("" if callable(default) or isinstance(default, bool | tuple | None) else text),
-        "commands": commands,
-    }
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    # A switch, a repeated option, and one whose default is made show none of themselves.
+    if callable(default) or isinstance(default, bool | tuple | None):
+        shown = ""
+    metadata = {"panel": panel, "help": words, "shown": shown, **attributes}
     return field(default_factory=default if callable(default) else lambda: default, metadata=metadata)
 
 
@@ -307,7 +294,7 @@ def _options() -> Iterator[Option]:
         words, type_ = dict(declared.metadata), plain[declared.name]
         kind = kinds.get(type_, "scalar")
         choices = get_args(type_) if get_origin(type_) is Literal else ()
-        words["metavar"] = words["metavar"] or "|".join(choices) or placeholders.get(type_, "NAME")
+        words.setdefault("metavar", "|".join(choices) or placeholders.get(type_, "NAME"))
         yield Option(name=declared.name, type=annotated[declared.name], kind=kind, choices=choices, **words)
 
 
@@ -317,7 +304,7 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in _options()}
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(OPTIONS[name].type)
+    return TypeAdapter(OPTIONS[name].type, config=ConfigDict(hide_input_in_errors=True))
 
 
 def options_of(command: str) -> list[Option]:
@@ -335,18 +322,11 @@ def default_output(env: str, now: datetime) -> Path:
 # Writing.
 
 
-def config_to_dict(config: CollectConfig) -> dict[str, Any]:
+def config_to_dict(config: CollectConfig) -> Values:
     """Return the command and every option that has a value, as TOML holds them."""
     values = {option.name: getattr(config, option.name) for option in options_of(config.command)}
-    plain = {
-        name: plain_value(value)
-        for name, value in values.items()
-        if value is not None and value not in ({}, ())
-    }
-    return {
-        "command": config.command,
-        **dict(sorted(plain.items(), key=lambda item: isinstance(item[1], dict))),
-    }
+    plain = {name: plain_value(value) for name, value in values.items() if value not in (None, {}, ())}
+    return {"command": config.command, **plain}
 
 
 def plain_value(value: Any) -> Any:

@@ -25,18 +25,18 @@ def use_one_thread() -> None:
         os.environ.setdefault(name, WORKER_VARIABLES[name])
 
 
-def usable_cores(*, proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
+def usable_cores() -> int:
     """Return the number of whole cores that affinity and control groups (version 2) allow, at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min([allowed, *_quotas(proc, mount)])))
+    return max(1, int(min([allowed, *_quotas()])))
 
 
-def _quotas(proc: Path, mount: Path) -> Iterator[float]:
+def _quotas() -> Iterator[float]:
     """Yield each limit in cores; the groups above bind it too, and a container may see only those."""
-    for line in _read(proc).splitlines():
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
         group = Path(line.rpartition(":")[2].lstrip("/"))
         for folder in (group, *group.parents):
-            match _read(mount / folder / "cpu.max").split():
+            match _read(Path("/sys/fs/cgroup", folder, "cpu.max")).split():
                 case [quota, period] if quota != "max":
                     yield int(quota) / int(period)
 

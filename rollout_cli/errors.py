@@ -15,6 +15,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
+from rollout_cli.redact import without_secrets
+
 # Alone between spaces or signs: a folder of the user's may be called `data/{seed}`.
 MARKUP = re.compile(r'(?<![^\s(])\{([a-z][a-z_0-9]*)(?:=("(?:[^"\\]|\\.)*"|[^{}"]*))?\}(?=[\s),:;]|$)')
 _ARGUMENTS = {"envs_per_worker": "n_envs", "workers": "n_workers"}
@@ -50,24 +52,25 @@ def as_flags(hint: str) -> str:
     return MARKUP.sub(_flag, hint)
 
 
-def misspelt(name: str, names: Iterable[str]) -> str:
-    """Return a hint with the one of the names that a wrong one is most like; an empty one for none."""
-    by_lower = {each.lower(): each for each in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+def misspelt(wrong: str, names: Iterable[str]) -> str:
+    """Return a hint with the name that a wrong one is most like; an empty one for none."""
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(wrong.lower(), by_lower, n=1, cutoff=0.7)
     return f"did you mean {by_lower[close[0]]}?" if close else ""
 
 
 class RolloutError(Exception):
     """The root of the tree: in one line each, `message` says what happened and where, `hint` what to do next.
 
-    `details` is text to show below the message, such as a worker's traceback. Both may be empty.
+    `details` is text to show below the message, such as a worker's traceback. Both may be empty. Secrets are
+    cut from all of them.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "", details: str = "") -> None:
-        super().__init__(message)
-        self.message, self.marked_hint, self.details = message, hint, details
+        self.message, self.marked_hint, self.details = map(without_secrets, (message, hint, details))
+        super().__init__(self.message)
 
     @property
     def hint(self) -> str:
@@ -89,7 +92,7 @@ class RemoteError(Exception):
     """What a worker process raised, as the cause of an error of ours; its text is the traceback there."""
 
     def __str__(self) -> str:
-        return f"\n{self.args[0]}"
+        return f"\n{without_secrets(self.args[0])}"
 
 
 class InternalError(RolloutError, AssertionError):

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from typing import Any
 
 from rollout_cli.errors import ConfigError
+
+Keywords = Mapping[str, Any]
+"""Arguments of a class, a function or a scheme, by name."""
+Record = Mapping[str, Any]
+"""A JSON object, such as what info.json records of a run."""
 
 
 def keyword(text: str, label: str, *, example: str = "") -> tuple[str, object]:

@@ -173,7 +173,7 @@ class _FolderFinder:
 
 
 def is_in_working_folder(name: str) -> bool:
-    """Return whether the working folder has the top-level module of a dotted name: user code gets that one."""
+    """Return whether the working folder has the top-level module of a name: user code gets that one."""
     return _FolderFinder(_working_folder()).find_spec(re.split("[.:]", name)[0]) is not None
 
 

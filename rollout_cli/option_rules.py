@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollout_cli.errors import ConfigError
@@ -20,87 +20,91 @@ _WORKERS_OWN = {
     "worker_number",
 }
 """Arguments of every worker that `worker_args` cannot hold, since they follow from other options."""
-_KNOWN_LATE = "which episodes these are is known when all before them have ended"
-_DIVIDE_EPISODES = 'give a number of episodes, and divide that: {episodes=N} {shard="i/n"}'
 
-_CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = (
-    (
-        lambda config: config.resume and config.overwrite,
-        "--resume keeps the existing dataset and --overwrite replaces it",
-        "give one of them",
-    ),
-    (
-        lambda config: config.accept_changes and not config.resume,
-        "--accept-changes is about a dataset that is resumed",
-        "add {resume=True}, or omit it",
-    ),
-    (
-        lambda config: config.fresh_env and config.vectorization == "native",
-        "--fresh-env builds single environments anew, and --vectorization native has none",
-        "omit one of them",
-    ),
-    (
-        lambda config: config.worker_class is not None and config.vectorization == "native",
-        "--vectorization native has a worker class of its own",
-        "omit {worker_class}",
-    ),
-    (
-        lambda config: config.wrapper and config.vectorization == "native",
-        "--wrapper wraps single environments, and --vectorization native has none",
-        "omit {wrapper}, or let a factory wrap the vector environment",
-    ),
-    (
-        lambda config: (config.tasks or config.reset_options) and config.vectorization == "native",
-        "--tasks and --reset-options reset single environments, and --vectorization native has none",
-        'omit {vectorization="native"}: {envs_per_worker=…} then steps copies of the environment',
-    ),
-    (
-        lambda config: config.sampler == "local" and (config.step_timeout or config.episode_timeout),
-        "--step-timeout and --episode-timeout need worker processes, and --sampler local has none",
-        'use {sampler="multiprocessing"}',
-    ),
-    (
-        lambda config: config.keep_cap is not None and config.keep is None,
-        "--keep-cap is about --keep, which is not given",
-        "add {keep=EXPRESSION}, or omit it",
-    ),
-    (
-        lambda config: config.keep is not None and config.command == "exact",
-        "--keep decides how many episodes run, and `rollout exact` runs the same number in each worker",
-        "use `rollout collect`",
-    ),
-    (
-        lambda config: config.keep is not None and config.shard is not None,
-        "--shard cannot divide --keep: which episodes count is known when all before them have ended",
-        "collect without {keep}, and use `rollout filter` on what `rollout merge` makes",
-    ),
-    (
-        lambda config: config.keep is not None and config.run_numbers.start > 0,
-        "--keep counts episodes from the first one on, and --episodes A:B gives their numbers",
-        "say how many to keep: {episodes=N}",
-    ),
-    (
-        lambda config: config.sampler != "ray" and config.ray_address is not None,
-        "--ray-address names a Ray cluster, which no other sampler uses",
-        'add {sampler="ray"}',
-    ),
-    (
-        lambda config: config.shard is not None and config.timesteps is not None,
-        f"--shard cannot divide --timesteps: {_KNOWN_LATE}",
-        _DIVIDE_EPISODES,
-    ),
-    (
-        lambda config: config.shard is not None and config.max_time is not None,
-        f"--shard cannot divide --max-time: {_KNOWN_LATE}",
-        _DIVIDE_EPISODES,
-    ),
-    (
-        lambda config: config.shard is not None and config.seed is None and not config.resume,
-        "--shard needs --seed",
-        "all parts of a run have one root seed: give each the same",
-    ),
-)
-"""What two options contradict each other in, a message and a hint."""
+
+Contradictions = tuple[tuple[object, str, str], ...]
+"""Of each pair of options that may contradict each other whether they do, in what, and a hint."""
+
+
+def _of_native(config: CollectConfig) -> Contradictions:
+    """Return what contradicts `--vectorization native`."""
+    return (
+        (
+            config.fresh_env,
+            "--fresh-env builds single environments anew, and --vectorization native has none",
+            "omit one of them",
+        ),
+        (
+            config.worker_class is not None,
+            "--vectorization native has a worker class of its own",
+            "omit {worker_class}",
+        ),
+        (
+            config.wrapper,
+            "--wrapper wraps single environments, and --vectorization native has none",
+            "omit {wrapper}, or let a factory wrap the vector environment",
+        ),
+        (
+            config.tasks or config.reset_options,
+            "--tasks and --reset-options reset single environments, and --vectorization native has none",
+            'omit {vectorization="native"}: {envs_per_worker=…} then steps copies of the environment',
+        ),
+    )
+
+
+def _of_others(config: CollectConfig) -> Contradictions:
+    return (
+        (
+            config.resume and config.overwrite,
+            "--resume keeps the existing dataset and --overwrite replaces it",
+            "give one of them",
+        ),
+        (
+            config.accept_changes and not config.resume,
+            "--accept-changes is about a dataset that is resumed",
+            "add {resume=True}, or omit it",
+        ),
+        (
+            config.sampler == "local" and (config.step_timeout or config.episode_timeout),
+            "--step-timeout and --episode-timeout need worker processes, and --sampler local has none",
+            'use {sampler="multiprocessing"}',
+        ),
+        (
+            config.keep_cap is not None and config.keep is None,
+            "--keep-cap is about --keep, which is not given",
+            "add {keep=EXPRESSION}, or omit it",
+        ),
+        (
+            config.keep is not None and config.command == "exact",
+            "--keep decides how many episodes run, and `rollout exact` runs the same number in each worker",
+            "use `rollout collect`",
+        ),
+        (
+            config.keep is not None and config.shard is not None,
+            "--shard cannot divide --keep: which episodes count is known when all before them have ended",
+            "collect without {keep}, and use `rollout filter` on what `rollout merge` makes",
+        ),
+        (
+            config.keep is not None and config.run_numbers.start > 0,
+            "--keep counts episodes from the first one on, and --episodes A:B gives their numbers",
+            "say how many to keep: {episodes=N}",
+        ),
+        (
+            config.sampler != "ray" and config.ray_address is not None,
+            "--ray-address names a Ray cluster, which no other sampler uses",
+            'add {sampler="ray"}',
+        ),
+        (
+            config.shard is not None and (config.timesteps or config.max_time),
+            "--shard cannot divide --timesteps or --max-time: only the whole run knows its last episode",
+            'give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
+        ),
+        (
+            config.shard is not None and config.seed is None and not config.resume,
+            "--shard needs --seed",
+            "all parts of a run have one root seed: give each the same",
+        ),
+    )
 
 
 def check_together(config: CollectConfig, ends: Sequence[Option]) -> None:
@@ -112,8 +116,9 @@ def check_together(config: CollectConfig, ends: Sequence[Option]) -> None:
             f"`rollout {config.command}` needs {' or '.join(flags)}, got {' and '.join(set_flags) or 'none'}",
             hint=f"say how much to collect, for example: rollout {config.command} {flags[0]} 10",
         )
-    for contradicts, message, hint in _CONTRADICTIONS:
-        if contradicts(config):
+    native = _of_native(config) if config.vectorization == "native" else ()
+    for contradicts, message, hint in (*native, *_of_others(config)):
+        if contradicts:
             raise ConfigError(message, hint=hint)
     if config.shard is not None and config.shard.parts > len(config.run_numbers):
         what = "episodes" if config.command == "collect" else "workers"

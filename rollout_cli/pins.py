@@ -30,6 +30,10 @@ _CACHES = f"{os.sep}__pycache__{os.sep}"
 _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
 """The dot-folders of HOME that hold models; all others hold settings, caches and programs."""
 _OURS = str(Path(__file__).parent)
+State = tuple[int, int]
+"""A file's size, and its time of modification in nanoseconds."""
+FileRecord = Mapping[str, str]
+"""A file as info.json records it: see `record`."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -58,7 +62,7 @@ class PinnedFile:
             a module's dotted name as a path, and the name of any other file.
         key: What tells it apart in one run: the label of a relative path or a module, else the absolute path.
         path: Its absolute path, where it was read.
-        state: Its size and its time of modification in nanoseconds, when it was read.
+        state: What it was when it was read.
         at_load: Whether it was certainly read before the first episode began.
         sha256: The hash of its bytes; empty while nobody has computed it.
     """
@@ -66,7 +70,7 @@ class PinnedFile:
     label: str
     key: str
     path: str
-    state: tuple[int, int]
+    state: State
     at_load: bool = True
     sha256: str = ""
 
@@ -77,7 +81,7 @@ class FileWatch:
     def __init__(self, rules: PinRules) -> None:
         self._rules = rules
         self._folder = _absolute(".")
-        self._read: dict[str, tuple[int, int]] = {}
+        self._read: dict[str, State] = {}
         self._written: set[str] = set()
         self._at_load: dict[str, bool] = {}
         self._has_begun = False
@@ -137,13 +141,13 @@ class FileWatch:
         return f"{self._folder}{os.sep}".startswith(f"{top}{os.sep}")  # People work in it.
 
     def _pinned(self, path: str) -> PinnedFile:
-        for folder in (*map(_absolute, self._rules.folders), self._folder):
-            if path.startswith(f"{folder}{os.sep}"):
-                label = path[len(folder) + 1 :]
-                return PinnedFile(label, label, path, self._read[path], self._at_load[path])
-        # A module elsewhere is told apart by its name: a relative path may have the same label.
-        label = _module_label(path) if path in _modules else Path(path).name
-        key = f"module {label}" if path in _modules else path
+        folders = (*map(_absolute, self._rules.folders), self._folder)
+        inside = (path.removeprefix(f"{folder}{os.sep}") for folder in folders)
+        label = key = next((relative for relative in inside if relative != path), "")
+        if not label:
+            # A module elsewhere is told apart by its name: a relative path may have the same label.
+            label = _module_label(path) if path in _modules else Path(path).name
+            key = f"module {label}" if path in _modules else path
         return PinnedFile(label, key, path, self._read[path], self._at_load[path])
 
 
@@ -158,18 +162,20 @@ def _absolute(path: str) -> str:
 _UNPINNED = tuple(f"{_absolute(folder)}{os.sep}" for folder in {*_SYSTEM, sys.prefix, sys.base_prefix, _OURS})
 
 
-_modules: dict[str, tuple[Any, tuple[int, int]]] = {}
+_modules: dict[str, tuple[Any, State]] = {}
 """By file, the spec and the file's state when its module was met: a module stays as it was loaded."""
 
 
-def _module_states() -> dict[str, tuple[int, int]]:
+def _module_states() -> dict[str, State]:
     """Return the files of the loaded modules: one that was imported before a watch began opens no file."""
     states = {}
     for name, module in list(sys.modules.items()):
         # Not by `getattr`, which lets a lazy module import something.
         attributes = getattr(module, "__dict__", {})
         file = attributes.get("__file__")
-        if not isinstance(file, str) or name == "__main__" or _is_unpinned(file):
+        if not isinstance(file, str) or name == "__main__":
+            continue
+        if file.startswith(_UNPINNED) and os.pardir not in file:  # As most modules' paths are written.
             continue
         path, spec = _absolute(file), attributes.get("__spec__")
         if not path.startswith(_UNPINNED):
@@ -180,11 +186,6 @@ def _module_states() -> dict[str, tuple[int, int]]:
     return states
 
 
-def _is_unpinned(file: str) -> bool:
-    """Return whether a path, as it is written, begins with an unpinned folder; that of most modules does."""
-    return file.startswith(_UNPINNED) and os.pardir not in file
-
-
 def _module_label(path: str) -> str:
     """Return the path of a module below the folder that it was found in, such as `package/helper.py`."""
     name = Path(path).name
@@ -192,7 +193,7 @@ def _module_label(path: str) -> str:
     return "/".join([*parents, name])
 
 
-def _state(path: str) -> tuple[int, int]:
+def _state(path: str) -> State:
     status = os.stat(path)  # noqa: PTH116 - in an audit hook, as little as possible
     return status.st_size, status.st_mtime_ns
 
@@ -275,22 +276,21 @@ def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
 
 
 def joined(
-    before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], accepted: Sequence[str] = ()
-) -> list[Mapping[str, str]]:
+    before: Sequence[FileRecord], now: Sequence[FileRecord], accepted: Sequence[str] = ()
+) -> list[FileRecord]:
     """Return a record of files with those of an earlier one that it does not name.
 
     But those that are not read any more, where that is one of the `accepted` changes.
     """
     # What an episode reads may depend on its seed: files elsewhere that share a name stay beside one another.
     stated = set(map(_facts, before))
-    loads = [file for file in now if file["read"] == "load" and _facts(file) not in stated]
+    loads = [file for file in _loads(now) if _facts(file) not in stated]
     loaded = {file["path"] for file in loads}
-    facts = itemgetter("path", "sha256")
     same = set(map(_facts, now))
     kept = (file for file in before if _facts(file) not in same)
     # Of a module that the process had imported before, the earlier record says when it is read.
-    at_load = {facts(file) for file in before if file["read"] == "load"}
-    now = [{**file, "read": "load"} if facts(file) in at_load else file for file in now]
+    at_load = set(map(_content, _loads(before)))
+    now = [{**file, "read": "load"} if _content(file) in at_load else file for file in now]
     return [
         *(
             file
@@ -304,7 +304,7 @@ def joined(
 
 
 def changes(
-    before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], *, is_whole: bool = True
+    before: Sequence[FileRecord], now: Sequence[FileRecord], *, is_whole: bool = True
 ) -> tuple[list[str], list[str]]:
     """Return in words how two records of files differ: what matters, and what is only worth a notice.
 
@@ -312,11 +312,11 @@ def changes(
     before does not read its files once more.
     """
     before, now = ([_as_seen_here(file) for file in files] for files in (before, now))
-    loads = {(file["path"], file["sha256"]) for file in before if file["read"] == "load"}
-    is_whole &= all(file["read"] == "load" or (file["path"], file["sha256"]) not in loads for file in now)
+    loads = set(map(_content, _loads(before)))
+    is_whole &= all(file["read"] == "load" or _content(file) not in loads for file in now)
     old, new = _by_path(before), _by_path(now)
     # One that was relative to another working folder has a longer or a shorter path here.
-    was_read, is_read = ({(Path(f["path"]).name, f["sha256"]) for f in files} for files in (before, now))
+    was_read, is_read = (set(map(_named_content, files)) for files in (before, now))
     stated = set(map(_facts, before))
     changed = []
     for file in before:
@@ -329,20 +329,17 @@ def changes(
         others = _hashes_of(file, named)
         if not others:
             # What an episode reads may depend on its seed.
-            is_missed = is_whole and file["read"] == "load"
-            is_missed &= (Path(file["path"]).name, file["sha256"]) not in is_read
-            changed += [_missed(file)] if is_missed else []
+            if is_whole and file["read"] == "load" and _named_content(file) not in is_read:
+                changed.append(_missed(file))
         elif file["sha256"] not in others and others - _hashes_of(file, old[file["path"]]):
             changed.append(f"{file['path']} has changed")
     added = dict.fromkeys(
-        file["path"]
-        for file in now
-        if file["path"] not in old and (Path(file["path"]).name, file["sha256"]) not in was_read
+        file["path"] for file in now if file["path"] not in old and _named_content(file) not in was_read
     )
     return changed, [f"{path} is read, and was not read before" for path in added]
 
 
-def _as_seen_here(file: Mapping[str, str]) -> Mapping[str, str]:
+def _as_seen_here(file: FileRecord) -> FileRecord:
     """Return a recorded file as a run names it in this working folder, which may hold one from elsewhere."""
     folder, place = f"{_absolute('.')}{os.sep}", file.get("place", "")
     if not place.startswith(folder):
@@ -350,27 +347,38 @@ def _as_seen_here(file: Mapping[str, str]) -> Mapping[str, str]:
     return {"path": place.removeprefix(folder), "sha256": file["sha256"], "read": file["read"]}
 
 
-def _missed(file: Mapping[str, str]) -> str:
+_content = itemgetter("path", "sha256")
+
+
+def _named_content(file: FileRecord) -> tuple[str, str]:
+    return Path(file["path"]).name, file["sha256"]
+
+
+def _loads(files: Sequence[FileRecord]) -> list[FileRecord]:
+    return [file for file in files if file["read"] == "load"]
+
+
+def _missed(file: FileRecord) -> str:
     return f"{file['path']} is not read any more"
 
 
-def _facts(file: Mapping[str, str]) -> tuple[str | None, ...]:
+def _facts(file: FileRecord) -> tuple[str | None, ...]:
     return file["path"], file["sha256"], file.get("place")
 
 
-def _placed_as(path: str, files: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
+def _placed_as(path: str, files: Iterable[FileRecord]) -> list[FileRecord]:
     """Return the files elsewhere whose places end with a relative path."""
     return [file for file in files if file.get("place", "").endswith(f"/{path}")]
 
 
-def _by_path(files: Iterable[Mapping[str, str]]) -> dict[str, list[Mapping[str, str]]]:
-    paths: dict[str, list[Mapping[str, str]]] = {}
+def _by_path(files: Iterable[FileRecord]) -> dict[str, list[FileRecord]]:
+    paths: dict[str, list[FileRecord]] = {}
     for file in files:
         paths.setdefault(file["path"], []).append(file)
     return paths
 
 
-def _hashes_of(file: Mapping[str, str], named: Sequence[Mapping[str, str]]) -> set[str]:
+def _hashes_of(file: FileRecord, named: Sequence[FileRecord]) -> set[str]:
     """Return the hashes that a recorded file has among those of its name in a record."""
     place = file.get("place")
     hashes = {other["sha256"] for other in named}

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TextIO
@@ -211,10 +211,8 @@ class BarProgress(LineProgress):
         self._bar.add_task(self._text(), total=None)
         self._bar.start()
 
-    def begin(
-        self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0
-    ) -> None:
-        super().begin(episodes=episodes, steps=steps, return_sum=return_sum, seconds=seconds)
+    def begin(self, **before: Any) -> None:
+        super().begin(**before)
         self._show()
 
     def finish(self) -> None:
@@ -248,7 +246,7 @@ def shown(
     chunks: Iterator[Chunk], *, label: str, total_steps: int | None = None, total_episodes: int | None = None
 ) -> Iterator[Chunk]:
     """Hand chunks on, and show meanwhile on stderr how far they are; one of the totals is the end."""
-    progress = choose_progress(sys.stderr, wanted=True, quiet=False, environ=os.environ)
+    progress = choose_progress(sys.stderr, wanted=True, quiet=False)
     progress.start(label=label, total_steps=total_steps, total_episodes=total_episodes)
     try:
         progress.begin()
@@ -259,14 +257,12 @@ def shown(
         progress.finish()
 
 
-def choose_progress(
-    stream: TextIO, *, wanted: bool | None, quiet: bool, environ: Mapping[str, str]
-) -> Progress:
+def choose_progress(stream: TextIO, *, wanted: bool | None, quiet: bool) -> Progress:
     """Return what suits the stream: a bar on a terminal, lines elsewhere or with `TERM=dumb`.
 
     `wanted=False` leaves messages alone, and `quiet` warnings alone. (rich itself honours `NO_COLOR`.)
     """
     if quiet or wanted is False:
         return LineProgress(stream, every=None, notices=not quiet)
-    can_draw = stream.isatty() and environ.get("TERM") not in {"dumb", "unknown"}
+    can_draw = stream.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}
     return BarProgress(stream) if can_draw else LineProgress(stream)

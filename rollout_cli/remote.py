@@ -55,7 +55,8 @@ def folder_of(value: Path | str) -> Path:
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)\??(.*)", text, re.DOTALL)
     if match is None:
         return Path(value)
-    scheme, place, rest, query = match[1].lower(), match[2], match[3], match[4]
+    scheme, place, rest, query = match.groups()
+    scheme = scheme.lower()
     if "@" in place or "@" in unquote(query):
         # Nothing of it is shown: it may be a password.
         raise UsageError(

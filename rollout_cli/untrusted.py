@@ -1,41 +1,12 @@
-"""What strangers' files hold: strings made safe to show, secrets cut, claims of size checked."""
+"""What strangers' files hold: strings made safe to show, claims of size checked."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import re
 import shlex
-from typing import Any
 
 from rollout_cli.errors import DatasetFormatError
-
-CUT = "***"
-"""Stands for a secret."""
-HIDDEN_NAME = r"(?i:token|secret|passwo?r?d|api[-_]?key|credential|private[-_]?key)"
-"""What the name of a secret contains."""
-_VALUE = r"""(["'])(?:(?!\2).)*\2|\{[^{}]*\}|\[[^\[\]]*\]|[^\s"'&,;}\])…]+"""
-_ASSIGNED = rf"""({HIDDEN_NAME}[\w-]{{,40}}(?:["']\s*:|\s*=)\s*)(?:{_VALUE})"""
-_USER = r"(\w://)[^/\s@\"']+@"
-
-
-def without_secrets(value: Any) -> Any:
-    """Return a plain value without secrets: values under the names of secrets, and the users of URLs."""
-    if isinstance(value, dict):
-        is_cut = {
-            key: item and not isinstance(item, bool) and re.search(HIDDEN_NAME, key)
-            for key, item in value.items()
-        }
-        return {key: CUT if is_cut[key] else without_secrets(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [*map(without_secrets, value)]
-    if not isinstance(value, str):
-        return value
-    if value.startswith("{") and re.search(HIDDEN_NAME, value):
-        with contextlib.suppress(ValueError, RecursionError):  # TOML, perhaps.
-            return json.dumps(without_secrets(json.loads(value)))
-    return re.sub(_USER, rf"\1{CUT}@", re.sub(_ASSIGNED, rf"\1\2{CUT}\2", value))
+from rollout_cli.redact import without_secrets
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -58,7 +29,7 @@ def shell_word(path: object) -> str:
 
 
 def check_size(what: object, n_bytes: int) -> None:
-    """Raise DatasetFormatError if a file claims more than `ROLLOUT_MEMORY_LIMIT` bytes of memory, or 1 GiB."""
+    """Raise DatasetFormatError if a file claims more than `ROLLOUT_MEMORY_LIMIT` bytes, or 1 GiB."""
     text = os.environ.get("ROLLOUT_MEMORY_LIMIT", "")
     limit = int(text) if text.isdecimal() else 1 << 30
     if n_bytes > limit:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rollout_cli
 from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, VerifyFlag, flag, folder_argument, shown
@@ -43,17 +44,17 @@ def merge(
     """Join the parts of one run into the dataset that a single run makes, or datasets of different runs."""
     from rollout_cli.run.merge import merge as run_merge  # noqa: PLC0415 - it loads numpy and pyarrow
 
-    with showing_progress(quiet=quiet or json) as progress:
-        edited = run_merge(
-            parts,
-            output,
-            verify=verify,
-            overwrite=overwrite,
-            dry_run=dry_run,
-            accept_changes=accept_changes,
-            progress=progress,
-        )
-    _show_edited(edited, as_json=json, quiet=quiet)
+    _edit(
+        run_merge,
+        parts,
+        output,
+        verify=verify,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        accept_changes=accept_changes,
+        quiet=quiet,
+        json=json,
+    )
 
 
 def split(
@@ -128,17 +129,17 @@ def filter(  # noqa: A001 - the command's name
     json: JsonFlag = False,
 ) -> None:
     """Write some episodes of a dataset to a new one: those of which an expression is true."""
-    with showing_progress(quiet=quiet or json) as progress:
-        edited = rollout_cli.filter_dataset(
-            rollout_cli.load(folder),
-            output,
-            keep,
-            verify=verify,
-            overwrite=overwrite,
-            dry_run=dry_run,
-            progress=progress,
-        )
-    _show_edited(edited, as_json=json, quiet=quiet)
+    _edit(
+        rollout_cli.filter_dataset,
+        rollout_cli.load(folder),
+        output,
+        keep,
+        verify=verify,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        quiet=quiet,
+        json=json,
+    )
 
 
 def convert(
@@ -177,21 +178,21 @@ def convert(
     json: JsonFlag = False,
 ) -> None:
     """Write a dataset in another form: other sizes of files, columns added or left out."""
-    with showing_progress(quiet=quiet or json) as progress:
-        edited = rollout_cli.convert_dataset(
-            rollout_cli.load(folder),
-            output,
-            next_observation=next_observation,
-            drop_info=drop_info or (),
-            segment_bytes=segment_bytes,
-            segment_rows=segment_rows,
-            group_rows=group_rows,
-            verify=verify,
-            overwrite=overwrite,
-            dry_run=dry_run,
-            progress=progress,
-        )
-    _show_edited(edited, as_json=json, quiet=quiet)
+    _edit(
+        rollout_cli.convert_dataset,
+        rollout_cli.load(folder),
+        output,
+        next_observation=next_observation,
+        drop_info=drop_info or (),
+        segment_bytes=segment_bytes,
+        segment_rows=segment_rows,
+        group_rows=group_rows,
+        verify=verify,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        quiet=quiet,
+        json=json,
+    )
 
 
 def relabel(
@@ -214,26 +215,28 @@ def relabel(
     json: JsonFlag = False,
 ) -> None:
     """Write a dataset with other rewards, which a function of your own gives, an episode at a time."""
+    _edit(
+        rollout_cli.relabel_dataset,
+        rollout_cli.load(folder),
+        output,
+        reward,
+        verify=verify,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        quiet=quiet,
+        json=json,
+    )
+
+
+def _edit(make: Callable[..., Edited], *arguments: Any, quiet: bool, json: bool, **options: Any) -> None:
+    """Make a dataset, show the progress meanwhile, and then what was made, or would be."""
     with showing_progress(quiet=quiet or json) as progress, user_output_on_stderr():
-        edited = rollout_cli.relabel_dataset(
-            rollout_cli.load(folder),
-            output,
-            reward,
-            verify=verify,
-            overwrite=overwrite,
-            dry_run=dry_run,
-            progress=progress,
-        )
-    _show_edited(edited, as_json=json, quiet=quiet)
-
-
-def _show_edited(edited: Edited, *, as_json: bool, quiet: bool) -> None:
-    """Write what a command has made, or would make."""
+        edited = make(*arguments, progress=progress, **options)
     counts = {name: f"{getattr(edited, name):,}" for name in ("episodes", "steps", "sources")}
     show(
         asdict(edited),
         {"dataset": edited.path, "operation": _title(edited), **counts},
-        as_json=as_json,
+        as_json=json,
         quiet=quiet,
         path=edited.path,
     )

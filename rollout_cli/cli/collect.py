@@ -26,6 +26,7 @@ from rollout_cli.cli.output import (
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UserCodeError
+from rollout_cli.redact import without_secrets
 from rollout_cli.untrusted import printable, shell_word
 
 if TYPE_CHECKING:
@@ -86,10 +87,11 @@ def _print_config(config: CollectConfig, *, quiet: bool, as_json: bool) -> None:
 
         with showing_progress(wanted=False, quiet=quiet) as progress:
             config = completed(config, progress)
+    options = without_secrets(config_to_dict(config))
     if as_json:
-        print_json(config_to_dict(config))
+        print_json(options)
     else:
-        _print_toml(config_to_dict(config))
+        _print_toml(options)
 
 
 def _print_toml(options: Values) -> None:
@@ -159,7 +161,8 @@ def check(
 ) -> int:
     """Try for some seconds what `rollout collect` would run, and say what may go wrong; leave no dataset.
 
-    It takes the options of `collect`. The exit code is 3 if any check fails (or, with --strict, warns), else 0.
+    It takes the options of `collect`. The exit code is 3 if any check fails (or, with --strict, warns), else
+    0.
     """
     asked = _asked_about(context, config)
     from rollout_cli.run.check import check as run_check  # noqa: PLC0415 - it loads numpy and gymnasium

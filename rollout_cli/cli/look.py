@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -18,6 +18,7 @@ from rollout_cli.cli.output import print_json, print_message, print_rows, print_
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cli.trust import EnvKwargsFlag, TrustFlag, places_of
 from rollout_cli.errors import DatasetFormatError, RolloutError, StorageError
+from rollout_cli.keywords import Record
 from rollout_cli.untrusted import one_line, printable
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def head(
         print_table([*cells[0]] if cells else ["episodes"], [[*row.values()] for row in cells])
 
 
-def _first_episodes(dataset: Dataset, number: int) -> list[dict[str, Any]]:
+def _first_episodes(dataset: Dataset, number: int) -> list[Record]:
     from rollout_cli.report.identity import end_of  # noqa: PLC0415 - as above
 
     names = {"id": "episode_id", "number": "episode_number", "length": "length", "return": "return"}
@@ -75,7 +76,7 @@ def _first_episodes(dataset: Dataset, number: int) -> list[dict[str, Any]]:
     ]
 
 
-def _first_steps(dataset: Dataset, number: int) -> list[dict[str, Any]]:
+def _first_steps(dataset: Dataset, number: int) -> list[Record]:
     """Return the first steps, without the columns that are the same for all of an episode."""
     if not len(dataset):
         return []
@@ -124,7 +125,7 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     print_table(names, [line for name, column in columns.items() for line in _lines(name, column, counted)])
 
 
-def _lines(name: str, column: Mapping[str, Any], steps: int) -> Iterator[list[str]]:
+def _lines(name: str, column: Record, steps: int) -> Iterator[list[str]]:
     """Yield a line for each number of a column's rows; of an image one, and of long vectors the first ones.
 
     The share is that of the steps whose number is finite and counted.
@@ -173,7 +174,7 @@ def list_datasets(
         print_message(f"there is no dataset in {folder}")
 
 
-def _listed(path: Path) -> dict[str, Any]:
+def _listed(path: Path) -> Record:
     """Return the facts of one dataset; what is wrong is the status of one that cannot be read."""
     from rollout_cli.report.identity import facts_of  # noqa: PLC0415 - as above
 
@@ -293,10 +294,7 @@ def render(
         rows["replayed"] = f"not as stored from {other.place} on" if other else "as stored"
     show({"dataset": folder, **asdict(rendered)}, rows, as_json=json, quiet=quiet, path=rendered.path)
     if other and not json:
-        values = f"stored {other.values[0]}, now {other.values[1]}"
-        print_message(
-            printable(f"warning: the film is not of the stored episode from {other.place} on: {values}")
-        )
+        print_message(printable(f"warning: the film is not of the stored episode: {other}"))
 
 
 def report(

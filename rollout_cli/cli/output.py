@@ -16,8 +16,10 @@ import typer
 
 from rollout_cli import errors
 from rollout_cli.cli.streams import MessageStream, writing_results
+from rollout_cli.keywords import Record
 from rollout_cli.loading import first_line, traceback_text
-from rollout_cli.untrusted import one_line, printable, without_secrets
+from rollout_cli.redact import without_secrets
+from rollout_cli.untrusted import one_line, printable
 
 if TYPE_CHECKING:
     from rollout_cli.progress import Progress
@@ -47,7 +49,7 @@ def print_message(text: str) -> None:
     MessageStream(sys.stderr).write(text + "\n")
 
 
-def print_json(document: Mapping[str, object]) -> None:
+def print_json(document: Record) -> None:
     """Write one JSON document to stdout."""
     from rollout_cli.episodes.plain import plain_json  # noqa: PLC0415 - it loads numpy
 
@@ -71,8 +73,9 @@ def print_table(
     """
     names = [*map(printable, names)]
     texts = [[printable("" if value is None else str(value)) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
-    is_right = [all(_NUMBER.match(text) for text in column) for column in zip(*texts, strict=True)]
+    columns = [*zip(names, *texts, strict=True)]
+    widths = [max(map(len, column)) for column in columns]
+    is_right = [all(map(_NUMBER.match, column[1:])) for column in columns]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for at in map(names.index, yielding):
         excess = sum(widths) + 2 * len(widths) - 2 - room
@@ -80,7 +83,7 @@ def print_table(
     lines = [
         "  ".join(
             _shortened(text, width).rjust(width) if right else _shortened(text, width).ljust(width)
-            for text, width, right in zip(line, widths, is_right or [False] * len(names), strict=True)
+            for text, width, right in zip(line, widths, is_right, strict=True)
         )
         for line in (names, *texts)
     ]
@@ -98,7 +101,7 @@ def _cut(line: str, room: int) -> str:
 
 
 def show(
-    document: Mapping[str, object],
+    document: Record,
     rows: Mapping[str, object],
     *,
     as_json: bool,
@@ -120,7 +123,7 @@ def showing_progress(*, wanted: bool | None = None, quiet: bool) -> Iterator[Pro
     from rollout_cli.progress import choose_progress  # noqa: PLC0415 - it loads numpy
 
     stream = cast("TextIO", MessageStream(sys.stderr))
-    progress = choose_progress(stream, wanted=wanted, quiet=quiet, environ=os.environ)
+    progress = choose_progress(stream, wanted=wanted, quiet=quiet)
     try:
         yield progress
     finally:

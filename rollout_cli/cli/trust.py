@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import rollout_cli
 from rollout_cli.cli.options import Folder, JsonFlag, flag, folder_argument, shown
@@ -13,6 +13,7 @@ from rollout_cli.cli.output import counted, first_of, print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UsageError, VerificationError
+from rollout_cli.keywords import Record
 from rollout_cli.untrusted import printable, shell_word
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def replay(
 ) -> None:
     """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
 
-    This loads and runs the policy and the environment that the dataset names: with --trust also code of any kind.
+    This loads and runs the policy and the environment that the dataset names: with --trust also code of any
+    kind.
     """
     use_one_thread()
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
@@ -167,7 +169,7 @@ def places_of(dataset: Dataset, folder: Path, wanted: range | None) -> list[int]
 
 
 def _not_as_stored(
-    folder: Path, different: Sequence[tuple[Replayed, Difference]], document: Mapping[str, Any]
+    folder: Path, different: Sequence[tuple[Replayed, Difference]], document: Record
 ) -> VerificationError:
     """Return the error that names the first difference, and lists all of them."""
     from rollout_cli.run.compare import advice  # noqa: PLC0415 - as above
@@ -176,13 +178,9 @@ def _not_as_stored(
     which = f"episode {first.facts['episode_id']} of {folder}"
     if document["replayed"] > 1:
         which = f"{len(different):,} of {document['replayed']:,} episodes differ; the first, {which},"
-    lines = [
-        f"episode {_title(rerun)}: {other.place}: stored {other.values[0]}, replayed {other.values[1]}"
-        for rerun, other in different
-    ]
-    was, now = difference.values
+    lines = [f"episode {_title(rerun)}: {other}" for rerun, other in different]
     return VerificationError(
-        f"{which} is not as stored: {difference.place} was {was}, is {now}",
+        f"{which} is not as stored: {difference}",
         hint="; ".join(document["notices"])
         or f"the episode depends on more than its seeds: {advice(difference)}",
         details="\n".join(first_of(lines)),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from rollout_cli.episodes.plain import Document
-from rollout_cli.untrusted import without_secrets
+from rollout_cli.redact import without_secrets
 
 PLOT = "returns.png"
 """The name, in `meta/`, of the picture that a card may show."""

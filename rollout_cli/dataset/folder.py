@@ -70,10 +70,9 @@ class FolderLock(AbstractContextManager["FolderLock"]):
         self._path, self._descriptor = root / LOCK_NAME, -1
         if isinstance(root, RemotePath):
             return
-        if (root / "meta").is_symlink():  # It may lead to another dataset.
-            raise StorageError(
-                f"{root / 'meta'} is a link, expected a folder", hint="copy the dataset: cp -rL"
-            )
+        for path in (root / "meta", root / "data", root / REPLACED):
+            if path.is_symlink():  # It may lead to another dataset.
+                raise StorageError(f"{path} is a link, expected a folder", hint="copy the dataset: cp -rL")
         while True:
             with files.operation("open", self._path):
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -342,6 +341,7 @@ def staged(path: Path) -> Iterator[Path]:
         folder = path.with_name(f".{path.name}.part")
         if folder.is_symlink():
             folder.unlink()
+        made = [parent for parent in path.parents if not parent.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         place = folder / path.name
         with FolderLock(files, folder):
@@ -353,3 +353,6 @@ def staged(path: Path) -> Iterator[Path]:
                 files.move(place, path)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # They hold what was written.
+                    for parent in made:
+                        parent.rmdir()

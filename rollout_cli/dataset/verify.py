@@ -414,7 +414,7 @@ def _check_names(report: VerifyReport) -> None:
         *(path_in(root) for path_in in (info_path, stats_path, plot_path)),
     }
     for top in entries(root):
-        if top.name in ("data", "meta") or top.name.endswith(".tmp"):
+        if top.name in ("data", "meta") or (top.name.endswith(".tmp") and not top.is_symlink()):
             inside = top.rglob("*") if top.is_dir() else [top]
             with suppress(FileNotFoundError):  # A run has ended, and removed what was unfinished.
                 report.unexpected += sorted(

@@ -13,6 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from rollout_cli.errors import EnvLoadError, RolloutError, misspelt
+from rollout_cli.keywords import Keywords
 from rollout_cli.loading import failure, is_interrupt, needing, reporting
 
 Env = gymnasium.Env[Any, Any]
@@ -41,7 +42,7 @@ _HOMES = (
 
 
 def home_of(env_id: str) -> tuple[str, str]:
-    """Return the package of the table that registers an id: its module, and its name for pip; else empty strings."""
+    """Return the package of the table that registers an id: its module and its name for pip, or ("", "")."""
     homes = ((module, package) for ids, module, package in _HOMES if re.match(ids, env_id))
     return next(homes, ("", ""))
 
@@ -68,9 +69,7 @@ def register_home(env_id: str) -> None:
         importlib.import_module(module)
 
 
-def call_builder(
-    factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str, creator: Any = None
-) -> Any:
+def call_builder(factory: Callable[..., Any], kwargs: Keywords, name: str, creator: Any = None) -> Any:
     """Return the result of a constructor or factory; its EnvLoadError says what to install or check.
 
     `creator` is the class, function or entry point that `factory` calls with the arguments, where that is
@@ -97,7 +96,7 @@ def call_builder(
         raise failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint) from error
 
 
-def _with_tuples(creator: Any, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_tuples(creator: Any, kwargs: Keywords) -> Keywords:
     """Return the arguments, a list as a tuple where its annotation asks for one: TOML and JSON have none."""
     if not any(isinstance(value, list) for value in kwargs.values()):
         return kwargs
@@ -109,7 +108,7 @@ def _with_tuples(creator: Any, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: TypeError) -> None:
+def _check_arguments(creator: Any, kwargs: Keywords, name: str, error: TypeError) -> None:
     """Raise an EnvLoadError that names an argument that `creator` does not take, and those that it takes."""
     taken = parameters_of(creator)
     unknown = [key for key in kwargs if key not in taken and "**" not in taken.values()]

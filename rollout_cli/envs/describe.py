@@ -17,6 +17,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import EnvLoadError
+from rollout_cli.keywords import Record
 
 _SKIPS = {"MaxAndSkipEnv": "_skip", "MaxAndSkipObservation": "_skip", "AtariPreprocessing": "frame_skip"}
 """Wrappers that repeat an action, and where they keep how often."""
@@ -86,7 +87,7 @@ def time_limit_of(env: Any) -> int | None:
     )
 
 
-def describe_env(env: Any) -> dict[str, Any]:
+def describe_env(env: Any) -> Record:
     """Return the record that a dataset keeps of a built environment.
 
     `id` and `spec_json` are gymnasium's: None where there is no spec, or JSON cannot hold it. `wrappers` are
@@ -131,23 +132,27 @@ def stack_warnings(env: Any) -> list[str]:
     if stack[-1][0] == "AtariVectorEnv" and isinstance(env.spec, GymSpec):
         # It is ALE's, which clips rewards by default, and does not say so itself.
         stack[-1] = "AtariVectorEnv", {"reward_clipping": True, **env.spec.kwargs}
-    skips = [(name, held.get(_SKIPS[name], 1)) for name, held in stack if name in _SKIPS]
+    skips = [(name, attributes.get(_SKIPS[name], 1)) for name, attributes in stack if name in _SKIPS]
     skips.append((stack[-1][0], stack[-1][1].get("_frameskip", 1)))  # It is ALE's.
     skips = [(name, count) for name, count in skips if count != 1]
     lines = []
     if len(skips) > 1:
-        each = " and ".join(f"{count} by {name}" for name, count in skips)
-        lines.append(f"frames are skipped twice, {each}: build the environment with frameskip=1")
-    for name, held in stack:
-        if name in _LIVES or held.get("terminal_on_life_loss") is True or held.get("episodic_life") is True:
+        wrappers = " and ".join(f"{count} by {name}" for name, count in skips)
+        lines.append(f"frames are skipped twice, {wrappers}: build the environment with frameskip=1")
+    for name, attributes in stack:
+        if (
+            name in _LIVES
+            or attributes.get("terminal_on_life_loss") is True
+            or attributes.get("episodic_life") is True
+        ):
             lines.append(
                 f"{name} ends episodes with each life: that is fit for training, "
                 "but the episodes of the data are no whole games"
             )
-        if name in _CLIPS or held.get("reward_clipping") is True:
+        if name in _CLIPS or attributes.get("reward_clipping") is True:
             lines.append(
                 f"{name} changes rewards: that is fit for training, but the data has no rewards of the game"
-                f"{_CLIPPED_HINT if 'reward_clipping' in held else ''}"
+                f"{_CLIPPED_HINT if 'reward_clipping' in attributes else ''}"
             )
     return lines
 

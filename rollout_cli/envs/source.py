@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from rollout_cli.envs.building import (
 )
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, misspelt
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.loading import (
     Source,
     did_you_mean,
@@ -51,14 +52,14 @@ class WrapperSource:
 
     spec: str
     source: Source
-    kwargs: Mapping[str, Any]
+    kwargs: Keywords
 
     def wrap(self, env: Env) -> Any:
         """Return the environment in this wrapper, or raise EnvLoadError."""
         wrapper = self.source.load(EnvLoadError)
         return call_builder(partial(wrapper, env), self.kwargs, self.spec, wrapper)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return the record of a dataset: `spec`, `kwargs`, and the `sha256` of a user's module."""
         return {"spec": self.spec, "kwargs": dict(self.kwargs), "sha256": self.source.sha256}
 
@@ -118,7 +119,7 @@ class EnvSource:
         """Return the gymnasium EnvSpec, class, factory or environment of the SPEC, or raise EnvLoadError."""
         return _registered_spec(self.spec) if self.source is None else self.source.load(EnvLoadError)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return the record of a dataset: `spec`, `kwargs`, and `path` and `sha256` of a file or module."""
         return {
             "spec": self.spec,
@@ -130,7 +131,7 @@ class EnvSource:
 
 
 def env_source(
-    spec: str, kwargs: Mapping[str, Any] | None = None, *, wrappers: tuple[WrapperSource, ...] = ()
+    spec: str, kwargs: Keywords | None = None, *, wrappers: tuple[WrapperSource, ...] = ()
 ) -> EnvSource:
     """Return the source that an env SPEC names; files are read and modules looked for, but nothing is built.
 
@@ -164,7 +165,7 @@ def env_source(
     return EnvSource(spec, spec, options, source, wrappers)
 
 
-def wrapper_source(spec: str, kwargs: Mapping[str, Any]) -> WrapperSource:
+def wrapper_source(spec: str, kwargs: Keywords) -> WrapperSource:
     """Return the source that a wrapper's SPEC names; modules are looked for, but nothing is loaded.
 
     Raises:
@@ -243,7 +244,7 @@ def _registered_spec(env_id: str) -> GymSpec:
         ) from error
 
 
-def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str, *, is_wrapped: bool) -> Env:
+def _make_env(spec: GymSpec, kwargs: Keywords, name: str, *, is_wrapped: bool) -> Env:
     """Call `gymnasium.make` without wrappers; the spec stays the original, with the time limit."""
     options = dict(kwargs)
     limit = options.pop("max_episode_steps", spec.max_episode_steps)
@@ -308,7 +309,7 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
 
 
 def _built_native(
-    build: Callable[..., Any], creator: Any, source: EnvSource, seed: int, *, fixed: Mapping[str, Any]
+    build: Callable[..., Any], creator: Any, source: EnvSource, seed: int, *, fixed: Keywords
 ) -> Any:
     # An entry point is imported for that.
     free = call_builder(partial(parameters_of, creator), {}, source.label).keys() - fixed.keys()

@@ -45,7 +45,7 @@ class NewEnvUpdate(EnvUpdate):
         env_constructor: Called without arguments in each worker; returns the new environment.
     """
 
-    replaces_env: ClassVar[bool] = True
+    replaces_env = True
 
     env_constructor: Callable[[], Env]
 
@@ -103,7 +103,7 @@ class ExistingEnvUpdate(EnvUpdate):
         EnvLoadError: If it cannot be pickled.
     """
 
-    replaces_env: ClassVar[bool] = True
+    replaces_env = True
 
     def __init__(self, env: Env) -> None:
         self._source = Source.of(env, EnvLoadError, hint="use NewEnvUpdate, which builds it in each worker")

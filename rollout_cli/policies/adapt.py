@@ -14,9 +14,19 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.keywords import Keywords
 from rollout_cli.loading import name_of, reporting
 from rollout_cli.policies.networks import TorchPolicy, is_torch_module
-from rollout_cli.policies.policy import ACCEPTED, AdaptedPolicy, is_action_and_info, named, own_method
+from rollout_cli.policies.policy import (
+    ACCEPTED,
+    ActionAndInfo,
+    ActionsAndInfos,
+    AdaptedPolicy,
+    Infos,
+    is_action_and_info,
+    named,
+    own_method,
+)
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
@@ -59,14 +69,13 @@ def policy_class(policy: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def instantiate(candidate: Any, env_spec: EnvSpec, options: Mapping[str, Any] | None = None) -> Any:
+def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
     """Return the policy object of a pickle or `module:attr`: itself, or what the class or factory makes.
 
     A class or factory is called with `options`, and with the `EnvSpec` if it has an argument `env_spec`; if
     it raises, that is a PolicyLoadError. A function that needs further arguments is itself a policy, and an
     error if there are options.
     """
-    options = options or {}
     takes_spec = _takes_keyword(candidate, "env_spec", by_name=True)
     if not inspect.isclass(candidate):
         is_factory = callable(candidate) and (takes_spec or _takes_positional(candidate, 0, **options))
@@ -74,14 +83,14 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Mapping[str, Any] | 
         if not is_factory or any(verbs) or is_torch_module(candidate):
             if options:
                 raise PolicyLoadError(
-                    f"{name_of(candidate)} is neither a class nor a factory with the arguments {', '.join(options)}",
+                    f"{name_of(candidate)} is neither a class nor a factory "
+                    f"with the arguments {', '.join(options)}",
                     hint="name a class, or a function that takes them and returns a policy, or omit them",
                 )
             return candidate
-    given = ", ".join([*options, *["the EnvSpec"] * takes_spec]) or "no arguments"
-    with reporting(
-        PolicyLoadError, f"{getattr(candidate, '__qualname__', repr(candidate))}, called with {given}, failed"
-    ):
+    arguments = ", ".join([*options, *["the EnvSpec"] * takes_spec]) or "no arguments"
+    name = getattr(candidate, "__qualname__", repr(candidate))
+    with reporting(PolicyLoadError, f"{name}, called with {arguments}, failed"):
         return candidate(**options, env_spec=env_spec) if takes_spec else candidate(**options)
 
 
@@ -157,7 +166,7 @@ class _CallablePolicy(_OwnPolicy):
         self._act = partial(wrapped, deterministic=True) if deterministic else wrapped
         self.row_by_row = True
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         return self._act(observation), {}
 
 
@@ -187,30 +196,30 @@ class _CompletedPolicy(_OwnPolicy):
         self._get_action, self._get_actions = get_action or self._one_row, get_actions
         self.row_by_row = self.row_by_row or get_actions is None
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        result: tuple[Any, dict[str, Any]] = self._get_action(observation)
+    def get_action(self, observation: Any) -> ActionAndInfo:
+        result: ActionAndInfo = self._get_action(observation)
         if not is_action_and_info(result):
             raise _not_a_pair(f"{name_of(self.wrapped)}.get_action", "action", result)
         return result
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         if self._get_actions is None:
             return super().get_actions(observations)
-        result: tuple[Tree, dict[str, Any]] = self._get_actions(observations)
+        result: ActionsAndInfos = self._get_actions(observations)
         what = f"{name_of(self.wrapped)}.get_actions"
         if not is_action_and_info(result):
             raise _not_a_pair(what, "actions", result)
         _check_rows(what, self._actions, result[0], result[1], count_rows(observations))
         return result
 
-    def _one_row(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def _one_row(self, observation: Any) -> ActionAndInfo:
         actions, infos = self.get_actions(self._observations.stack([observation]))
         return self._actions.split(actions)[0], _first_row(infos)
 
 
-def _first_row(infos: Mapping[str, Any]) -> dict[str, Any]:
+def _first_row(infos: Mapping[str, Any]) -> Infos:
     """Return what a batch's infos have for its first row, without those that are masked there."""
-    row: dict[str, Any] = {}
+    row: Infos = {}
     for key, values in infos.items():
         if isinstance(values, Mapping):
             row[key] = _first_row(values)
@@ -227,9 +236,7 @@ def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
     )
 
 
-def _check_rows(
-    what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[str, Any], n_rows: int
-) -> None:
+def _check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Infos, n_rows: int) -> None:
     """Check that actions and infos of n observations, which the method `what` gave, have n rows."""
     try:
         columns = space_rows.columns(actions)
@@ -248,17 +255,17 @@ def _check_infos(what: str, infos: Mapping[str, Any], n_rows: int, prefix: str =
         if isinstance(values, Mapping):
             _check_infos(what, values, n_rows, f"{prefix}{key}.")
         else:
-            _check_length(what, "values of the info ", values, n_rows, f"{prefix}{key}")
+            path = f"{prefix}{key}"
+            _check_length(what, f"values of the info {path!r}", values, n_rows)
 
 
-def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "") -> None:
+def _check_length(what: str, noun: str, column: Any, n_rows: int) -> None:
     try:
         # A text has a length, and a set no order.
         count: int | str = f"{named(column)} as the" if isinstance(column, str | bytes | set) else len(column)
     except TypeError:
         count = f"{named(column)} as the"
     if count != n_rows:
-        noun = f"{noun}{key!r}" if key else noun
         raise PolicyError(
             f"{what} gave {count} {noun} for {n_rows} observations",
             hint="return arrays with one row an observation, masked where a row has no value",
@@ -296,18 +303,18 @@ class PredictPolicy(_OwnPolicy):
         self._state: Any = None
         self._starts = np.ones(1, bool)
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         action, infos = self._typed(*self._act(observation, 1))
         # `predict` gives a 0-d array where a Discrete space has numbers.
         return (np.asarray(action)[()] if self._is_discrete else action), map_tree(itemgetter(0), infos)
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         n_rows = count_rows(observations)
         actions, infos = self._typed(*self._act(observations, n_rows))
         _check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, infos, n_rows)
         return actions, infos
 
-    def _typed(self, actions: Any, infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _typed(self, actions: Any, infos: Infos) -> ActionAndInfo:
         # Stable-Baselines3 draws those of a MultiBinary space as floats.
         if self._is_binary and np.isin(actions, (0, 1)).all():
             actions = np.asarray(actions).astype(np.int8)
@@ -321,7 +328,7 @@ class PredictPolicy(_OwnPolicy):
         else:
             self._starts = self._starts | mask
 
-    def _act(self, observation: Any, n_rows: int) -> tuple[Any, dict[str, Any]]:
+    def _act(self, observation: Any, n_rows: int) -> ActionAndInfo:
         """Return the actions, without a first dimension for one observation, and infos of n rows."""
         if len(self._starts) != n_rows:
             self._state, self._starts = None, np.ones(n_rows, bool)

@@ -12,9 +12,10 @@ import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
+from rollout_cli.episodes.spaces import Array, Space, SpaceRows, Tree
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.policies.policy import AdaptedPolicy, PolicySource
+from rollout_cli.keywords import Record
+from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedPolicy, Infos, PolicySource
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding.seeds import derive_seed
 
@@ -27,7 +28,7 @@ _OF_THE_INNER = (
 class _Exploring(AdaptedPolicy):
     """A policy around another one; at every step it draws a sample of a space, used or not."""
 
-    def __init__(self, inner: AdaptedPolicy, stream: str, drawn: spaces.Space[Any]) -> None:
+    def __init__(self, inner: AdaptedPolicy, stream: str, drawn: Space) -> None:
         super().__init__(inner.users_own)
         self._inner, self._stream, self._random = inner, stream, RandomPolicy(drawn)
         for name in _OF_THE_INNER:
@@ -44,17 +45,17 @@ class _Exploring(AdaptedPolicy):
         derived = [derive_seed(seed, "policy", self._stream) for seed in seeds.tolist()]
         self._random.seed_rows(mask, np.array(derived, np.uint64))
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         self._inner.masks = self.masks
         return self._changed(*self._inner.get_action(observation), self._random.get_action(observation)[0])
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         self._inner.masks = self.masks
         return self._changed(
             *self._inner.get_actions(observations), self._random.get_actions(observations)[0]
         )
 
-    def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> tuple[Any, dict[str, Any]]:
+    def _changed(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         """Return the action and the info, or those of n rows."""
         raise NotImplementedError
 
@@ -66,7 +67,7 @@ class EpsilonPolicy(_Exploring):
     """
 
     def __init__(
-        self, inner: AdaptedPolicy, action_space: spaces.Space[Any], epsilon: float, stream: str = "epsilon"
+        self, inner: AdaptedPolicy, action_space: Space, epsilon: float, stream: str = "epsilon"
     ) -> None:
         share = spaces.Box(0.0, 1.0, (), np.float64)
         super().__init__(inner, stream, spaces.Tuple((share, action_space)))
@@ -77,7 +78,7 @@ class EpsilonPolicy(_Exploring):
                 hint="omit {epsilon}, and let the policy explore by itself",
             )
 
-    def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> tuple[Any, dict[str, Any]]:
+    def _changed(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         share, uniform = drawn
         explored = share < self._epsilon
         before = np.asarray(info.get("explored", False))  # Of a model that explores by itself.
@@ -105,7 +106,7 @@ class NoisyPolicy(_Exploring):
     Raise PolicyLoadError for any other space, and for a Box that has no bounds, or whole numbers.
     """
 
-    def __init__(self, inner: AdaptedPolicy, space: spaces.Space[Any], scale: float) -> None:
+    def __init__(self, inner: AdaptedPolicy, space: Space, scale: float) -> None:
         if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not space.is_bounded():
             raise PolicyLoadError(
                 f"--action-noise needs actions in a Box of floats that has bounds, and these are of {space}",
@@ -116,7 +117,7 @@ class NoisyPolicy(_Exploring):
         self._space = space
         self._scale = scale * (space.high.astype(float) / 2 - space.low.astype(float) / 2)
 
-    def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> tuple[Any, dict[str, Any]]:
+    def _changed(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         numbers = np.asarray(action)
         # The recorder says what is wrong with any other action.
         if numbers.dtype.kind in "biuf" and numbers.shape == drawn.shape:
@@ -141,5 +142,5 @@ class ExploringSource:
             policy = EpsilonPolicy(policy, env_spec.action_space, self.epsilon)
         return policy
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         return self.source.describe()

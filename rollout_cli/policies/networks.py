@@ -17,7 +17,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.noise import RowNoise, SeededPolicy, row_noise
-from rollout_cli.policies.policy import named, own_method
+from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, named, own_method
 
 
 class NetworkPolicy(SeededPolicy):
@@ -40,16 +40,16 @@ class NetworkPolicy(SeededPolicy):
             )
         super().__init__(wrapped, lambda n_rows: row_noise(env_spec.action_space, n_rows))
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         batch = self._observations.stack([observation])
         actions, infos = self._act(batch, self.streams.single)
         return self._actions.split(actions)[0], {name: values[0] for name, values in infos.items()}
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         return self._act(observations, self.streams.sized(count_rows(observations)))
 
     @abstractmethod
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Any, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         """Return actions (n, *shape) and infos (n,) of n observations, which draw from n rows of numbers."""
 
     def _choose(self, logits: Array, numbers: RowNoise) -> Array:
@@ -172,7 +172,7 @@ class TorchPolicy(NetworkPolicy):
         """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
         return {name: value.detach().cpu().clone() for name, value in self.wrapped.state_dict().items()}
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         with self._torch.no_grad():
             output = self.wrapped(self._tensors(observations))
             is_distribution = isinstance(output, self._torch.distributions.Distribution)

@@ -12,7 +12,15 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.keywords import Record
 from rollout_cli.loading import first_line, name_of, traceback_text
+
+Infos = dict[str, Any]
+"""What a policy says of an action, by name; of n rows, arrays (n, ...)."""
+ActionAndInfo = tuple[Any, Infos]
+"""An action, and its infos."""
+ActionsAndInfos = tuple[Tree, Infos]
+"""Actions of n rows, a tree of arrays (n, *shape), and their infos."""
 
 
 @runtime_checkable
@@ -33,10 +41,10 @@ class Policy(Protocol):
       means nothing. Row j must then draw from a generator of its own, and act as after `seed(seeds[j])`.
     """
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         """Return a sample of the action space for one observation, and a dictionary of infos to record."""
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         """Return n actions for n observations, trees of arrays (n, *shape), and infos, arrays (n, ...).
 
         An array of infos is masked where some rows have no value.
@@ -100,7 +108,7 @@ class AdaptedPolicy(Policy):
         """Return whether equal observations get equal actions in each row of a batch of `n_rows`."""
         return self.row_wise
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:  # noqa: ARG002
         raise PolicyError(
             f"{name_of(self.users_own)} has no get_actions: it acts on one observation at a time",
             hint="call get_action for each row",
@@ -131,7 +139,7 @@ class PolicySource(Protocol):
         Raises PolicyLoadError where that fails.
         """
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return what a dataset records; the SPEC follows from it (`recorded_spec`).
 
         `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a
@@ -145,7 +153,7 @@ def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
     return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
 
 
-def recorded_spec(record: Mapping[str, Any]) -> str:
+def recorded_spec(record: Record) -> str:
     """Return the SPEC that a dataset's record means: a file by its absolute path, valid in any folder."""
     scheme, path = record.get("scheme"), record["path"]
     return str(record["spec"] if path is None else f"{scheme}:{path}" if scheme else path)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows, Tree, count_rows
+from rollout_cli.episodes.spaces import Array, Leaf, Space, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.noise import RowStreams, SeededPolicy, Words, uniform
+from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos
 from rollout_cli.seeding.seeds import draw_root_seed
 
 _BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
@@ -30,7 +31,7 @@ class RandomPolicy(SeededPolicy):
 
     row_wise = trusted = True
 
-    def __init__(self, action_space: spaces.Space[Any]) -> None:
+    def __init__(self, action_space: Space) -> None:
         rows = SpaceRows(action_space)
         makers = [maker for maker in map(_column_maker, rows.leaves) if maker is not None]
         make: Any = partial(_CountedStream, rows, makers)
@@ -39,12 +40,12 @@ class RandomPolicy(SeededPolicy):
         super().__init__(None, make)
         self._ahead: list[Any] = []  # The last one comes next.
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+    def get_action(self, observation: Any) -> ActionAndInfo:  # noqa: ARG002
         if not self._ahead:
             self._ahead = self.streams.single.block()[::-1]
         return self._ahead.pop(), {}
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         return self.streams.sized(count_rows(observations)).draw(), {}
 
     def seed(self, seed: int) -> None:
@@ -80,7 +81,7 @@ class _CountedStream(RowStreams):
 class _SampledStream:
     """The same, sampled by copies of the space, one a row: for texts, unbounded boxes and foreign spaces."""
 
-    def __init__(self, rows: SpaceRows, space: spaces.Space[Any], n_rows: int) -> None:
+    def __init__(self, rows: SpaceRows, space: Space, n_rows: int) -> None:
         self._rows = rows
         self._copies = [copy.deepcopy(space) for _ in range(n_rows)]
         for space_copy in self._copies:
@@ -141,7 +142,7 @@ def _integer_column(leaf: Leaf, low: Words | None, span: Words, words: Words) ->
 class RandomSource:
     """The source of the built-in random policy; raise PolicyLoadError for any argument, as in `random:3`."""
 
-    def __init__(self, rest: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, rest: str, options: Keywords) -> None:
         if rest or options:
             raise PolicyLoadError(
                 f"the random policy takes nothing after its name, but got {rest or options!r}",
@@ -156,6 +157,6 @@ class RandomSource:
             )
         return RandomPolicy(env_spec.action_space)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return its record: no file, and no options."""
         return {"scheme": "random", "path": None, "sha256": None, "options": {}}

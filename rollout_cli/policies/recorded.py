@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from gymnasium import spaces
-
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, SpaceRows, are_alike
+from rollout_cli.episodes.spaces import Array, Space, SpaceRows, are_alike
 from rollout_cli.errors import PolicyError, PolicyLoadError, UsageError
-from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.keywords import Record
+from rollout_cli.policies.policy import ActionAndInfo, AdaptedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class RecordedSource:
     """
 
     path: str
-    action_space: spaces.Space[Any]
+    action_space: Space
     root_seeds: tuple[int, ...]
     steps: Mapping[int, tuple[int, int]] = field(repr=False)
     columns: tuple[Array, ...] = field(repr=False)
@@ -62,7 +61,7 @@ class RecordedSource:
             )
         return RecordedPolicy(self)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return its record; the hash is that of the actions, and of which episode they belong to."""
         digest = sha256(repr(sorted(self.steps.items())).encode())
         for column in self.columns:
@@ -93,7 +92,7 @@ class RecordedPolicy(AdaptedPolicy):
         columns = [column[start:stop].copy() for column in self._source.columns]
         self._actions = iter(self._rows.split(self._rows.tree(columns)))
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+    def get_action(self, observation: Any) -> ActionAndInfo:  # noqa: ARG002
         for action in self._actions:
             return action, {}
         raise PolicyError(

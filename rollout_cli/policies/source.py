@@ -8,7 +8,7 @@ import os
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +18,7 @@ import cloudpickle
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, UsageError, UserCodeError
-from rollout_cli.keywords import parted
+from rollout_cli.keywords import Keywords, Record, parted
 from rollout_cli.loading import (
     PICKLE_SUFFIXES,
     Source,
@@ -49,7 +49,7 @@ _FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".sa
 
 _IMPORTS_TORCH = re.compile(rb"^\s*(import|from)\s+(torch|stable_baselines3|sb3_contrib)\b", re.MULTILINE)
 
-MakeSource = Callable[[str, Mapping[str, Any]], PolicySource]
+MakeSource = Callable[[str, Keywords], PolicySource]
 SCHEMES: dict[str, MakeSource] = {
     "random": RandomSource,
     "constant": ConstantSource.of,
@@ -82,13 +82,13 @@ class UserPolicySource:
     """A policy, class or factory of the user's, `module:attr` or a pickle file, and its arguments."""
 
     source: Source
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Keywords = field(default_factory=dict)
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         policy = instantiate(self.source.load(PolicyLoadError), env_spec, self.options)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         hashed = {"path": self.source.path, "sha256": self.source.sha256}
         return {"scheme": None, **hashed, "options": dict(self.options)}
 
@@ -109,9 +109,7 @@ def loads_torch(source: PolicySource) -> bool:
     return False
 
 
-def policy_source(
-    spec: str, options: Mapping[str, Any] | None = None, *, sha256: str | None = None
-) -> PolicySource:
+def policy_source(spec: str, options: Keywords | None = None, *, sha256: str | None = None) -> PolicySource:
     """Return the source that a policy SPEC names: read files and look for modules, but load nothing.
 
     Args:
@@ -137,7 +135,7 @@ def policy_source(
     return source
 
 
-def _with_options(name: str, options: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def _with_options(name: str, options: Keywords) -> tuple[str, Keywords]:
     """Return a name without its `?key=value&…`, and those options among the others."""
     if os.path.exists(name):  # noqa: PTH110 - never raises
         return name, options  # The question mark is part of it.
@@ -156,7 +154,7 @@ def _placed(value: Any) -> Any:
     return str(Path.cwd() / value) if isinstance(value, str) else value
 
 
-def _source_without_scheme(spec: str, options: Mapping[str, Any]) -> PolicySource:
+def _source_without_scheme(spec: str, options: Keywords) -> PolicySource:
     """Return the source of `module:attr`, or of a file or folder by its content."""
     kind: str | None = None
     if is_module_attribute(spec):
@@ -183,7 +181,7 @@ def _source_without_scheme(spec: str, options: Mapping[str, Any]) -> PolicySourc
     return make(spec, options)
 
 
-def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:
+def _check_hash(spec: str, record: Record, sha256: str) -> None:
     if record.get("path") is None:
         raise UsageError(
             f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked",
@@ -241,7 +239,7 @@ def _reads(item: Any) -> tuple[str, ...] | None:
     watch = FileWatch(PinRules())
     try:
         # One that takes the spaces is called with none: whatever it does then, what it has read is not all.
-        instantiate(item, cast("EnvSpec", None))
+        instantiate(item, cast("EnvSpec", None), {})
     except UserCodeError:
         return None
     finally:

@@ -23,6 +23,7 @@ from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.stats import stats_document, table_stats
 from rollout_cli.episodes.plain import from_plain
 from rollout_cli.errors import DatasetFormatError, UsageError
+from rollout_cli.keywords import Record
 from rollout_cli.report.identity import spread
 
 PLOTS = ("returns", "lengths", "over-time", "actions", "observations")
@@ -123,19 +124,17 @@ def dimensions(dataset: Dataset, table: pa.Table, *prefixes: str) -> Iterator[Di
     (stats, _), features = stats_of(dataset), dataset.info["features"]
     for name in table.column_names:
         if name.startswith(prefixes) and (name == "reward" or features[name]["kind"] != "fact"):
-            yield from _of_column(dataset, table, name, stats.get(name))
+            yield from _of_column(dataset, table, name, stats.get(name, {}))
 
 
-def _of_column(
-    dataset: Dataset, table: pa.Table, name: str, stats: dict[str, Any] | None
-) -> Iterator[Dimension]:
-    column = next((each for each in dataset.rows.spaces.columns if each.name == name), None)
+def _of_column(dataset: Dataset, table: pa.Table, name: str, stats: Record) -> Iterator[Dimension]:
+    column = {column.name: column for column in dataset.rows.spaces.columns}.get(name)
     values = decode(table[name]) if column is None else column.decode(table)
     missing = 1 - len(values) / max(1, len(table))
     if values.dtype == object:
         yield Dimension(name, missing=missing, text=_frequent(values.tolist()))
         return
-    exact = [np.asarray((stats or {}).get(key, math.nan), float) for key in _STATS.values()]
+    exact = [np.asarray(stats.get(key, math.nan), float) for key in _STATS.values()]
     # Images, and arrays of infos that differ in shape, have no statistics of each number.
     shape = exact[0].shape if exact[0].shape == values.shape[1:] else ()
     numbers = values.reshape(-1, math.prod(shape))
@@ -143,11 +142,9 @@ def _of_column(
         size = _MOST_VALUES // numbers.shape[1]
         numbers = numbers[np.random.default_rng(0).integers(len(numbers), size=size)]
     bounds = (None if column is None else column.leaf.bounds) or (math.nan, math.nan)
-    lows, highs = (
-        np.asarray(bound, float) if shape else np.asarray(np.min(bound), float) for bound in bounds
-    )
+    lows, highs = (np.broadcast_to(bound if shape else np.min(bound), shape) for bound in bounds)
     for at, index in enumerate(np.ndindex(shape)):
-        low, high = (float(np.broadcast_to(bound, shape)[index]) + 0.0 for bound in (lows, highs))  # No -0.
+        low, high = (float(bound[index]) + 0.0 for bound in (lows, highs))  # No -0.
         facts: dict[str, Any] = _observed(numbers[:, at], low, high) | {"missing": missing}
         if exact[0].shape == shape:
             facts |= {key: float(field[index]) for key, field in zip(_STATS, exact, strict=True)}
@@ -202,7 +199,7 @@ def _frequent(texts: list[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Titled:
-    """What a chart of any kind has: `x` is what its values are, with the unit, and `y` what is counted or shown."""
+    """What all charts have: `x` is what its values are, with the unit, and `y` what is counted or shown."""
 
     title: str
     note: str

@@ -100,20 +100,17 @@ def filming(place: Path, fps: float) -> Iterator[Callable[[Array], object]]:
 
     writer: Any = imageio.get_writer(place, mode="I", fps=fps, macro_block_size=1)
     with writer:
-        yield lambda frame: writer.append_data(_even(frame))
+        # MP4 needs an even height and width: the last row or column comes twice.
+        yield lambda frame: writer.append_data(
+            np.pad(frame, ((0, len(frame) % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
+        )
 
 
 def _add_to_gif(file: BinaryIO, duration: int, frame: Array) -> None:
-    """Add a frame of so many milliseconds: Pillow's `save` merges equal ones, and holds all of them in memory."""
+    """Add a frame of so many milliseconds: Pillow's `save` merges equal ones, and holds all in memory."""
     from PIL import GifImagePlugin, Image  # noqa: PLC0415 - as above
 
     image = Image.fromarray(frame).convert("P", palette=Image.Palette.ADAPTIVE)
     if not file.tell():
         file.writelines(GifImagePlugin.getheader(image, info={"loop": 0})[0])
     file.writelines(GifImagePlugin.getdata(image, duration=duration, include_color_table=True))
-
-
-def _even(frame: Array) -> Array:
-    """Return a frame with an even height and width, as MP4 needs them: its last row or column twice."""
-    height, width, _ = frame.shape
-    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

@@ -11,6 +11,7 @@ from rollout_cli.dataset.card import skipped_text
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import acceptance_text, described, table_files
 from rollout_cli.dataset.reader import Dataset
+from rollout_cli.keywords import Record
 
 _NOT_RECORDED = "not recorded"
 _VARIED = ("observation", "action", "next_observation")
@@ -34,7 +35,7 @@ def facts_of(dataset: Dataset) -> dict[str, Any]:
     return facts
 
 
-def identity(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
+def identity(dataset: Dataset, facts: Record) -> dict[str, str]:
     """Return the rows that say what a dataset is; `facts` are those of `facts_of`."""
     rows, sources, times = {"status": facts["status"]}, facts["sources"], facts["times"]
     for number, source in enumerate(sources[:_MOST_SOURCES]):
@@ -59,13 +60,14 @@ def identity(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
     return rows | _columns(facts)
 
 
-def _source_rows(source: Mapping[str, Any]) -> dict[str, str]:
+def _source_rows(source: Record) -> dict[str, str]:
     """Return what is known of one run; a writer that was used without `collect` may have recorded little."""
     env, policy = source.get("env_source", {}), source.get("policy", {})
-    wrappers = [str(each["spec"]) + _arguments(each["kwargs"]) for each in env.get("wrappers", ())]
+    wrappers = [f"{entry['spec']}{_arguments(entry['kwargs'])}" for entry in env.get("wrappers", ())]
     arguments = _arguments(source.get("env", {}).get("kwargs", {}))
     pinned = [f"{file['path']} {str(file['sha256'])[:_HASH]}" for file in source.get("files", ())]
-    stopped_by, acceptance, git = (source.get(name) for name in ("stopped_by", "acceptance", "git"))
+    stopped_by, acceptance = (source.get(name) for name in ("stopped_by", "acceptance"))
+    git = source.get("git") or {"commit": ""}
     rows = {
         "environment": f"{env.get('spec', _NOT_RECORDED)} {arguments}".rstrip(),
         "wrappers": ", ".join(wrappers),
@@ -76,17 +78,13 @@ def _source_rows(source: Mapping[str, Any]) -> dict[str, str]:
         "stopped by": f"--{stopped_by.replace('_', '-')}" if stopped_by else "",
         "kept": f"{acceptance_text(acceptance)}: {source['collector']['keep']}" if acceptance else "",
         "workers": _workers(source.get("collector", {})),
-        "commit": _commit(git) if git else "",
+        "commit": f"{git['commit'][:_COMMIT]}{' and uncommitted changes' if git.get('dirty') else ''}",
         "versions": _versions(source.get("versions", {})),
     }
     return {name: text for name, text in rows.items() if text}
 
 
-def _commit(git: Mapping[str, Any]) -> str:
-    return str(git["commit"][:_COMMIT]) + (" and uncommitted changes" if git.get("dirty") else "")
-
-
-def _workers(options: Mapping[str, Any]) -> str:
+def _workers(options: Record) -> str:
     rows = options.get("envs_per_worker") or 1
     each = f", {rows} environments each" if rows > 1 else ""
     return f"{options['workers']} ({options.get('sampler')}{each})" if options.get("workers") else ""
@@ -97,7 +95,7 @@ def _versions(versions: Mapping[str, str]) -> str:
     return _some([f"{name} {versions[name]}" for name in names if name in versions], _MOST_VERSIONS)
 
 
-def _columns(facts: Mapping[str, Any]) -> dict[str, str]:
+def _columns(facts: Record) -> dict[str, str]:
     """Return the columns that differ between datasets, those of one kind in a row."""
     features = facts["features"].items()
     rows = {name: _typed(feature) for name, feature in features if name.startswith(_VARIED)}
@@ -112,12 +110,12 @@ def _columns(facts: Mapping[str, Any]) -> dict[str, str]:
     return rows
 
 
-def _typed(feature: Mapping[str, Any]) -> str:
+def _typed(feature: Record) -> str:
     shape = tuple(feature.get("shape", ()))
     return f"{feature['dtype']} {shape}" if shape else str(feature["dtype"])
 
 
-def _arguments(kwargs: Mapping[str, Any]) -> str:
+def _arguments(kwargs: Record) -> str:
     return f"({', '.join(f'{name}={value}' for name, value in kwargs.items())})" if kwargs else ""
 
 
@@ -141,7 +139,7 @@ def ends(dataset: Dataset) -> dict[str, int]:
     }
 
 
-def end_of(episode: Mapping[str, Any]) -> str:
+def end_of(episode: Record) -> str:
     """Return how one episode ended, from its row of `meta/episodes`."""
     named = [name for name in ("terminated", "truncated") if episode[name]]
     return " and ".join(named) or "unfinished"

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.stats import MAX_ELEMENTS, Anomaly
 from rollout_cli.errors import UsageError
+from rollout_cli.keywords import Record
 from rollout_cli.report import svg
 from rollout_cli.report.charts import (
     Bars,
@@ -84,7 +84,7 @@ def _safe(text: object) -> str:
     return escape(printable(str(text)))
 
 
-def _totals(dataset: Dataset, facts: Mapping[str, Any]) -> str:
+def _totals(dataset: Dataset, facts: Record) -> str:
     returns, lengths = (dataset.rows.column(name) for name in ("return", "length"))
     tiles = {
         "episodes": f"{len(dataset):,}",
@@ -202,8 +202,8 @@ def _lines(episode: Dataset) -> str:
     return svg.lines(steps, dict(islice(series.items(), 2 * _SERIES)))
 
 
-def _anomalies(facts: Mapping[str, Any]) -> Iterator[str]:
-    anomalies = [str(Anomaly(**each)) for each in facts["anomalies"]]
+def _anomalies(facts: Record) -> Iterator[str]:
+    anomalies = [str(Anomaly(**anomaly)) for anomaly in facts["anomalies"]]
     dropped = [f"{name} was dropped from {count:,} rows" for name, count in facts["dropped_infos"].items()]
     if lines := [*anomalies, *dropped]:
         listed = "".join(tag("li", _safe(line)) for line in lines)
@@ -223,13 +223,12 @@ _SHELL = "rollout verify {shell}\nrollout replay {shell} --episode 0"
 def _loading(dataset: Dataset) -> Iterator[str]:
     name = dataset.path.name
     quoted = {"python": json.dumps(name), "sql": name.replace("'", "''"), "shell": shell_word(name)}
-    python, sql, shell = (_code(text.format(**quoted)) for text in (_PYTHON, _SQL, _SHELL))
+    python, sql, shell = (
+        tag("pre", tag("code", escape(printable(text.format(**quoted), keep="\n"))))
+        for text in (_PYTHON, _SQL, _SHELL)
+    )
     yield tag("h2", "How to read it") + python + tag("p", "Any reader of Parquet reads it too:") + sql
     yield tag("h2", "How to check it") + shell
-
-
-def _code(text: str) -> str:
-    return tag("pre", tag("code", escape(printable(text, keep="\n"))))
 
 
 _STYLE = """

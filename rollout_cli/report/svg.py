@@ -30,9 +30,11 @@ def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
     return tag("text", escape(text), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)
 
 
-def _chart(chart: Bars | Ranges, parts: Sequence[str]) -> str:
+def _chart(chart: Bars | Ranges, parts: Sequence[str], places: Sequence[float], left: float) -> str:
+    """Return a chart whose labels belong to these places, right of the vertical axis."""
     units = [_text(0, 12, chart.y, "start"), _text(_WIDTH / 2, _HEIGHT - 5, chart.x)]
-    body = tag("title", escape(chart.title)) + "".join([*units, *parts])
+    parts = [*units, *parts, *_x_labels(chart.labels, places, left)]
+    body = tag("title", escape(chart.title)) + "".join(parts)
     return tag("svg", body, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", class_="chart")
 
 
@@ -64,11 +66,17 @@ def bars(chart: Bars) -> str:
     parts = [_text(left - 6, _TOP + 8, f"{most:,}", "end"), _text(left - 6, _HEIGHT - _BOTTOM, "0", "end")]
     for at, (label, count) in enumerate(zip(chart.labels, chart.counts, strict=True)):
         height = room * count / most
-        shape = {"x": f"{left + at * width:.1f}", "y": f"{_TOP + room - height:.1f}"}
-        size = {"width": f"{max(1.0, width - 1.5):.1f}", "height": f"{height:.1f}"}
-        parts.append(tag("rect", tag("title", escape(f"{label}: {count:,}")), **shape, **size))
+        bar = tag(
+            "rect",
+            tag("title", escape(f"{label}: {count:,}")),
+            x=f"{left + at * width:.1f}",
+            y=f"{_TOP + room - height:.1f}",
+            width=f"{max(1.0, width - 1.5):.1f}",
+            height=f"{height:.1f}",
+        )
+        parts.append(bar)
     places = [left + (at + 0.5) * width for at in range(len(chart.labels))]
-    return _chart(chart, [*parts, *_x_labels(chart.labels, places, left)])
+    return _chart(chart, parts, places, left)
 
 
 def ranges(chart: Ranges) -> str:
@@ -96,7 +104,7 @@ def ranges(chart: Ranges) -> str:
     for point, label, value in zip(middle, chart.labels, chart.percentiles[:, 1].tolist(), strict=True):
         x, y = point.split(",")
         parts.append(tag("circle", tag("title", escape(f"{label}: median {value:.6g}")), cx=x, cy=y, r=3))
-    return _chart(chart, [*parts, *_x_labels(chart.labels, places, left)])
+    return _chart(chart, parts, places, left)
 
 
 def _points(places: Sequence[float], heights: Array) -> list[str]:

@@ -19,6 +19,7 @@ from rollout_cli.cores import usable_cores
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
+from rollout_cli.keywords import Record
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.recorded import RecordedSource
@@ -91,7 +92,7 @@ class Trial:
             finally:
                 timer.cancel()
 
-    def inspected(self, **arguments: Any) -> Mapping[str, Any]:
+    def inspected(self, **arguments: Any) -> Record:
         """Return what an `InspectingWorker` with these arguments sees.
 
         Raises:
@@ -125,7 +126,7 @@ class CheckReport:
         failures = ("fail", "warn") if self.strict else ("fail",)
         return any(finding.status in failures for entries in self.findings.values() for finding in entries)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Record:
         """Return the report as JSON holds it: an entry for each finding, and for a check without any."""
         checks = [
             {"check": name, **asdict(finding), "change": as_flags(finding.change)}
@@ -225,10 +226,12 @@ def _costs(config: CollectConfig, recorded: Recorded) -> dict[str, float]:
     """Return what a step and the run take, if each core is as fast as this one."""
     chunk, rate = recorded.chunk, recorded.chunk.n_steps / recorded.seconds
     pace = rate * min(config.workers, usable_cores())
-    ends = [float(config.timesteps)] if config.timesteps is not None else []
-    ends += [len(config.shard_numbers) * float(chunk.lengths.mean())] if config.episodes is not None else []
-    ends += [config.max_time * pace] if config.max_time is not None else []
-    steps = min(ends)
+    ends = (
+        config.timesteps,
+        config.episodes and len(config.shard_numbers) * chunk.lengths.mean(),
+        config.max_time and config.max_time * pace,
+    )
+    steps = float(min(filter(None, ends)))
     disk_bytes = recorded.summary.bytes / chunk.n_steps
     return {
         "steps_per_second": rate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,6 +21,7 @@ from rollout_cli.dataset.layout import acceptance_text
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.chunk import AnyChunk, unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
+from rollout_cli.keywords import Record
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
 
 StoppedBy = Literal["timesteps", "episodes", "episodes_per_worker", "max_time", "keep_cap"]
 _MANY_WORKERS = 4  # More a core are worth a warning.
-_SKIPPED_NOTE = (
-    "these episodes are missing in the data: where the course of an episode decides whether it fails, "
-    "the remaining ones are a biased sample"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +58,8 @@ class CollectResult:
     sampling_time_s: float
     steps_per_second: float  # The steps of this run over that time.
     # Whether episodes were the same when they were run again, as info.json has it.
-    reproducible: Mapping[str, Any]
-    acceptance: Mapping[str, Any] | None = None  # How many `keep` has kept, as info.json has it.
+    reproducible: Record
+    acceptance: Record | None = None  # How many `keep` has kept, as info.json has it.
     skipped: int = 0  # Episodes that `on_env_error` or `on_worker_death` left out.
 
 
@@ -77,7 +74,7 @@ class _Tally:
     seconds: float = 0.0  # From when its workers were ready.
     failure: RolloutError | None = None  # The error that ended the sampling early.
     stopped_by: StoppedBy = "episodes"  # What ended it, if neither an error nor a signal did.
-    acceptance: Mapping[str, Any] | None = None  # Of all runs that the dataset is of; None without `keep`.
+    acceptance: Record | None = None  # Of all runs that the dataset is of; None without `keep`.
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
 
     def until_failure(self, chunks: Iterator[AnyChunk]) -> Generator[AnyChunk, None, None]:
@@ -239,7 +236,7 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     verdict = beforehand or reproduce.Verdict("unknown", "the run had not ended when this was written")
     folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=state.keep_until, lock=lock)
     source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(verdict)}
-    source |= _skipped_facts(state.skipped)  # A kill must not lose what earlier runs recorded.
+    source |= provenance.skipped_facts(state.skipped)  # A kill must not lose what earlier runs recorded.
     settings = DatasetSettings(
         spec,
         [source],
@@ -267,7 +264,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     # The workers have run episodes since they were built; the clock of another machine may be wrong.
     ahead = min(max(0.0, time.time() - sampler.built_at), began_at - run.started_at)
     writer.on_failure = sampler.request_stop  # A step may take for ever: nobody would hear of a full disk.
-    writer.facts = lambda: _skipped_facts(tally.skipped | sampler.skipped)
+    writer.facts = lambda: provenance.skipped_facts(tally.skipped | sampler.skipped)
     config, state = run.request.config, run.request.state
     run.progress.begin(**state.totals, seconds=ahead)
     if run.observes_first:
@@ -327,7 +324,7 @@ def _limit(config: CollectConfig, sampler: Sampler, began_at: float) -> None:
         sampler.request_stop(grace=config.grace, after=max(0.0, left))
 
 
-def _reached(config: CollectConfig, totals: Mapping[str, Any]) -> StoppedBy:
+def _reached(config: CollectConfig, totals: Record) -> StoppedBy:
     """Return which amount has ended a run of so many episodes and steps, those of earlier runs too."""
     if config.timesteps is not None and totals["steps"] >= config.timesteps:
         return "timesteps"
@@ -417,13 +414,6 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
     raise run.signals.error(f"the run was ended by {run.signals.name}: {as_flags(kept)}{dropped}")
 
 
-def _skipped_facts(skipped: Mapping[int, str]) -> dict[str, Any]:
-    """Return what info.json records of skipped episodes; nothing where there is none."""
-    episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())]
-    note = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
-    return {"skipped": note} if episodes else {}
-
-
 def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> None:
     """Warn of what may spoil the data."""
     config, progress, tally = run.request.config, run.progress, run.tally
@@ -433,9 +423,9 @@ def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> Non
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
-    info = {"sources": [_skipped_facts(tally.skipped)], "episodes": summary.episodes}
+    info = {"sources": [provenance.skipped_facts(tally.skipped)], "episodes": summary.episodes}
     if skipped := skipped_text(info):
-        progress.warn(f"{skipped} were skipped: {_SKIPPED_NOTE}")
+        progress.warn(f"{skipped} were skipped: {provenance.SKIPPED_NOTE}")
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":

@@ -40,6 +40,10 @@ class Difference:
     def place(self) -> str:
         return f"{self.field} at step {self.step}"
 
+    def __str__(self) -> str:
+        was, now = self.values
+        return f"{self.place} was {was}, is {now}"
+
 
 def advice(difference: Difference) -> str:
     """Return the hint for an episode that differs so."""
@@ -124,7 +128,7 @@ def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
     pair = _value(left, row), _value(right, row)
     # Lists of JSON may be ragged, which only arrays of objects can be.
     before, now = (
-        np.asarray(each, None if isinstance(each, np.ndarray | np.generic) else object) for each in pair
+        np.asarray(value, None if isinstance(value, np.ndarray | np.generic) else object) for value in pair
     )
     if before.shape == now.shape != ():
         element = _first_row(before.ravel(), now.ravel()) or 0

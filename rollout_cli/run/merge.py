@@ -6,7 +6,7 @@ Parts are the shards of a run, or runs of one seed over ranges of episodes that 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +23,7 @@ from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.dataset.rewrite import Derivation, Edited, Rewritten
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.errors import DatasetFormatError, UsageError
+from rollout_cli.keywords import Record
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import (
@@ -43,7 +44,7 @@ class _Shard(NamedTuple):
 
     dataset: Dataset
     config: CollectConfig
-    source: Mapping[str, Any]
+    source: Record
 
     @property
     def path(self) -> Path:
@@ -56,7 +57,7 @@ class _Shard(NamedTuple):
         return (self.config.run_numbers.start, 0) if shard is None else (shard.number, shard.parts)
 
     @property
-    def changes(self) -> list[Mapping[str, Any]]:
+    def changes(self) -> list[Record]:
         """Its accepted changes, as the record of the whole run has them."""
         return [
             {**change, "from_numbers": self.in_whole(change["from_numbers"])}
@@ -151,23 +152,22 @@ def _are_ranges(datasets: Sequence[Dataset]) -> bool:
 def _shard(dataset: Dataset) -> _Shard:
     path, source = dataset.path, collected_source(dataset.info)
     config = CollectConfig(**recorded_values(source), output=path)
+    resume = f"`rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
     if dataset.info["status"] != "complete":
         raise UsageError(
             f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}",
-            hint=f"finish it: `rollout {config.command}` with {{resume=True}} "
-            f"{{output={json.dumps(str(path))}}}",
+            hint=f"finish it: {resume}",
         )
     if len(dataset) != (stated := dataset.info["episodes"]):
         raise DatasetFormatError(
             f"{path} has {len(dataset):,} episodes, but its info.json states {stated:,}",
-            hint=f"copy it again, or collect the rest: `rollout {config.command}` with {{resume=True}} "
-            f"{{output={json.dumps(str(path))}}}",
+            hint=f"copy it again, or collect the rest: {resume}",
         )
     return _Shard(dataset, config, source)
 
 
 def _joined_source(
-    shards: Sequence[_Shard], changes: Sequence[Mapping[str, Any]], config: CollectConfig
+    shards: Sequence[_Shard], changes: Sequence[Record], config: CollectConfig
 ) -> dict[str, Any]:
     """Return the record of the whole run."""
     first, sources = shards[0].source, [shard.source for shard in shards]
@@ -184,7 +184,7 @@ def _joined_source(
 
 def _changes(
     shards: Sequence[_Shard], progress: Progress, *, accept_changes: bool
-) -> tuple[list[Mapping[str, Any]], Sequence[Mapping[str, str]]]:
+) -> tuple[list[Record], Sequence[pins.FileRecord]]:
     """Return the accepted changes and the files; `UsageError` unless these are all the shards of one run."""
     first, *others = shards
     for shard in others:
@@ -267,7 +267,7 @@ def _chunks(datasets: Sequence[Dataset], per_worker: int | None) -> Iterator[Rew
             yield chunk, worker, None
 
 
-def _verdict(sources: Sequence[Mapping[str, Any]], whole: Verdict | None) -> Mapping[str, Any]:
+def _verdict(sources: Sequence[Record], whole: Verdict | None) -> Record:
     """Return the weakest verdict, `no`, else `unknown`, else `yes`, unless there is one on the whole."""
     if whole is not None:
         return asdict(whole)

@@ -19,9 +19,10 @@ from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, UserCodeError
+from rollout_cli.keywords import Record
 from rollout_cli.loading import Source
 from rollout_cli.policies.policy import PolicySource, recorded_spec
-from rollout_cli.untrusted import HIDDEN_NAME, without_secrets
+from rollout_cli.redact import CUT, HIDDEN_NAME, without_secrets
 from rollout_cli.workers.values import WorkerReport
 
 SEEDING = 3
@@ -44,9 +45,13 @@ _NOT_RECORDED = {"output", "overwrite", "resume", "seed", "accept_changes"}
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
 """Loaded in each run, here or in its workers."""
 _GIT_SECONDS = 5
+SKIPPED_NOTE = (
+    "these episodes are missing in the data: where the course of an episode decides whether it fails, "
+    "the remaining ones are a biased sample"
+)
 
 
-def surroundings() -> dict[str, Any]:
+def surroundings() -> Record:
     """Return what a run records of the place where it runs; it takes a while, and needs nothing of the run.
 
     `versions` are those of Python, the platform, this package, and the packages that each run uses; `git` is
@@ -83,7 +88,7 @@ def _git(*words: str) -> str | None:
     return ran.stdout.decode(errors="replace").strip() if ran.returncode == 0 else None
 
 
-def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> dict[str, Any]:
+def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Record:
     """Return the part of the record that is known before any worker runs, as plain JSON, secrets cut."""
     source, worker = env.describe(), config.worker_class
     recorded = [option.name for option in options_of(config.command) if option.name not in _NOT_RECORDED]
@@ -101,9 +106,7 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
     )
 
 
-def run_record(
-    sources: Mapping[str, Any], report: WorkerReport, surrounding: Mapping[str, Any]
-) -> dict[str, Any]:
+def run_record(sources: Record, report: WorkerReport, surrounding: Record) -> dict[str, Any]:
     """Return the whole record of a run: `sources_record`, what its workers reported, and where it runs."""
     names = {name for module in report.modules for name in _distributions().get(module, ())}
     loaded = {re.sub(r"[-_.]+", "-", name).lower(): _version(name) for name in names}
@@ -117,18 +120,21 @@ def run_record(
     }
 
 
-def is_relabelled(info: Mapping[str, Any]) -> bool:
+def is_relabelled(info: Record) -> bool:
     """Return whether the rewards of a dataset are others than those of its runs."""
     return any("reward" in step["options"] for step in info["derived"])
 
 
-def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_sources(before: Record, now: Record) -> list[str]:
     """Return the sources whose hashes differ: `the source of the policy has changed (p.py)`."""
     files = {file["sha256"]: file["path"] for file in before.get("files", ())}
-    specs = (before["policy"]["spec"], before["env_source"]["spec"], before["collector"].get("worker_class"))
-    names = {"policy": "policy", "env": "environment", "worker": "worker class"}
+    sources = (
+        ("policy", "policy", before["policy"]["spec"]),
+        ("env", "environment", before["env_source"]["spec"]),
+        ("worker", "worker class", before["collector"].get("worker_class")),
+    )
     changed = []
-    for (name, words), spec in zip(names.items(), specs, strict=True):
+    for name, words, spec in sources:
         old = before.get(name, {}).get("sha256")
         if old != now[name]["sha256"]:
             changed.append(f"the source of the {words} has changed ({files.get(old, spec)})")
@@ -141,9 +147,7 @@ def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     return changed
 
 
-def differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], options: Iterable[str] = DECISIVE
-) -> dict[str, tuple[Any, Any]]:
+def differences(before: Record, now: Record, options: Iterable[str] = DECISIVE) -> dict[str, tuple[Any, Any]]:
     """Return both values of each of these options in which two records differ; `exact` has some of its own.
 
     A policy or an environment in a file may lie elsewhere: its contents are compared by their hash.
@@ -162,7 +166,7 @@ def differences(
     return {name: (old, new) for name, (old, new) in pairs.items() if (old or None) != (new or None)}
 
 
-def _without_folders(options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_folders(options: Record) -> Record:
     """Return a policy's options, its files without their place: their contents are in the policy's hash."""
     return {
         name: _without_folders(value)
@@ -174,7 +178,7 @@ def _without_folders(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_versions(before: Record, now: Record) -> list[str]:
     """Return the versions that differ between two records, such as `numpy was 1.0, is 2.0`."""
     old, new = before.get("versions", {}), now["versions"]
     return [
@@ -182,7 +186,7 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     ]
 
 
-def recorded_values(source: Mapping[str, Any]) -> Values:
+def recorded_values(source: Record) -> Values:
     """Return the command, options and root seed of the run that made a dataset, for `CollectConfig`.
 
     Policies and environments in files are named by their absolute paths, so that the working folder does not
@@ -215,14 +219,21 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
         ) from error
 
 
-def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> dict[str, Any]:
+def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> Record:
     """Return what `keep` made of the episodes below `next_number`; those `skipped` did not end, or count."""
     n_run = next_number - sum(number < next_number for number in skipped)
     rate = kept / n_run if n_run else 0.0
     return {"next_number": next_number, "run": n_run, "kept": kept, "rejected": n_run - kept, "rate": rate}
 
 
-def check_env_file(source: Mapping[str, Any], env: EnvSource) -> None:
+def skipped_facts(skipped: Mapping[int, str]) -> dict[str, Any]:
+    """Return what info.json records of skipped episodes; nothing where there is none."""
+    episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())]
+    note = {"count": len(episodes), "note": SKIPPED_NOTE, "episodes": episodes}
+    return {"skipped": note} if episodes else {}
+
+
+def check_env_file(source: Record, env: EnvSource) -> None:
     """Raise `EnvLoadError` if the environment's file is not the recorded one; nothing of it is loaded."""
     before, now = source["env"]["sha256"], env.describe()["sha256"]
     if source["env_source"]["path"] and now != before:
@@ -240,13 +251,13 @@ def check_nothing_cut(config: CollectConfig) -> None:
         for name, part in value.items() if isinstance(value, Mapping) else [("", value)]:
             if _HAS_CUT.search(json.dumps({name: part}, default=str)):
                 raise ConfigError(
-                    f"the dataset does not record {repr(name) if name else 'all'} of {option.flag}, "
-                    "because a name in it is that of a secret",
+                    f"{option.flag} lacks {repr(name) if name else 'a secret'}, "
+                    f"since secrets are {CUT} in datasets and in what --dry-run prints",
                     hint=f"give it again: {{{option.name}={name and f'{name}='}…}}; where a command "
                     "has no such option, let the code read the secret from an environment variable",
                 )
 
 
-def storable(document: Mapping[str, Any]) -> dict[str, Any]:
+def storable(document: Record) -> dict[str, Any]:
     """Return a document as plain JSON, with secrets cut; `from_plain` gives the numbers back."""
     return dict(without_secrets(plain_json(document)))

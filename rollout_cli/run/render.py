@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset, Episode
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
+from rollout_cli.envs.building import Env
 from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.chunk import concatenate
 from rollout_cli.episodes.spaces import Array, SpaceRows
 from rollout_cli.errors import EnvError, EnvLoadError
+from rollout_cli.keywords import Keywords
 from rollout_cli.loading import reporting
 from rollout_cli.report.frames import as_frame, check_film, filming, image_column
 from rollout_cli.run import provenance
@@ -63,7 +65,7 @@ def render(
     *,
     fps: float | None = None,
     again: bool = False,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Keywords | None = None,
     trust: bool = False,
 ) -> Rendered:
     """Write a film of an episode: a GIF, an MP4, or a folder of PNG files.
@@ -113,11 +115,10 @@ def _show_stored(dataset: Dataset, episode: Episode, column: Any, add: Callable[
             add(as_frame(image))
 
 
-def _rendering_env(
-    dataset: Dataset, episode: Episode, env_kwargs: Mapping[str, Any], *, trust: bool
-) -> gymnasium.Env[Any, Any]:
+def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, trust: bool) -> Env:
     """Build the environment of an episode's run, so that it renders frames."""
-    values = provenance.recorded_values(dataset.info["sources"][episode.source])
+    record = dataset.info["sources"][episode.source]
+    values = provenance.recorded_values(record)
     # Whether these hold is no question of the environment.
     values |= {"policy": "random", "policy_sha256": None, "require_reproducible": False}
     values["env_kwargs"] = {**values.get("env_kwargs", {}), **env_kwargs}
@@ -126,14 +127,14 @@ def _rendering_env(
     if not trust:
         check_trusted(dataset.path, config)
     source = env_of(config)
-    provenance.check_env_file(dataset.info["sources"][episode.source], source)
+    provenance.check_env_file(record, source)
     # One that was given as it is takes no arguments, and renders as it was made.
     if not isinstance(source.resolve(), gymnasium.Env):
         source.kwargs["render_mode"] = "rgb_array"
     try:
         # As its worker built it, with `--fresh-env` for each episode too.
         with BorrowedGenerators():
-            seed_globals(dataset.info["sources"][episode.source]["root_seed"], SETUP)
+            seed_globals(record["root_seed"], SETUP)
             env = source.build()
     except EnvLoadError as error:
         if "'render_mode'" not in error.message:
@@ -152,7 +153,7 @@ def _rendering_env(
 
 
 def _act_again(
-    dataset: Dataset, episode: Episode, env: gymnasium.Env[Any, Any], add: Callable[[Array], None]
+    dataset: Dataset, episode: Episode, env: Env, add: Callable[[Array], None]
 ) -> Difference | None:
     """Run the recorded actions again from the episode's seeds, and compare what the environment returns."""
     source = dataset.info["sources"][episode.source]
@@ -180,7 +181,7 @@ def _act_again(
     )
 
 
-def _rendered(env: gymnasium.Env[Any, Any]) -> Array:
+def _rendered(env: Env) -> Array:
     with reporting(EnvError, "env.render raised"):
         image = np.asarray(env.render())
     if image.ndim != 3 or image.dtype != np.uint8:  # noqa: PLR2004 - height, width, colours

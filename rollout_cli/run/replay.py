@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rollout_cli import pins
 from rollout_cli.config import CollectConfig, Values
@@ -14,6 +13,7 @@ from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.chunk import unmatched_patterns, without_infos
 from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
@@ -56,8 +56,8 @@ def replay(
     places: Sequence[int],
     *,
     policy: str | None,
-    policy_kwargs: Mapping[str, Any] | None = None,
-    env_kwargs: Mapping[str, Any],
+    policy_kwargs: Keywords | None = None,
+    env_kwargs: Keywords,
     trust: bool = False,
 ) -> tuple[list[Replayed], list[str]]:
     """Build the policy and the environment of a dataset in this process, and run episodes of it again.
@@ -71,7 +71,7 @@ def replay(
         RolloutError: If the dataset does not record what made it, that is not there any more, or it raises.
     """
     numbers, replayed, notices = dataset.episodes["source"].to_pylist(), list[Replayed](), list[str]()
-    seen: list[Mapping[str, str]] = []
+    seen: list[pins.FileRecord] = []
     for number in sorted({numbers[place] for place in places}):
         chosen = [place for place in places if numbers[place] == number]
         values = provenance.recorded_values(dataset.info["sources"][number])
@@ -88,10 +88,10 @@ def replay(
 
 def _replay_source(
     dataset: Dataset,
-    source: Mapping[str, Any],
+    source: Record,
     places: Sequence[int],
     values: Values,
-    seen: list[Mapping[str, str]],
+    seen: list[pins.FileRecord],
     *,
     trust: bool,
 ) -> tuple[list[Replayed], list[str]]:
@@ -136,7 +136,7 @@ def _replay_source(
     return replayed[::-1], notices
 
 
-def _changed(source: Mapping[str, Any], record: Mapping[str, Any], *, is_whole: bool) -> list[str]:
+def _changed(source: Record, record: Record, *, is_whole: bool) -> list[str]:
     """Return what has changed since a run; a source may have done so in a comment only, so it is no error."""
     files, _ = pins.changes(source["files"], record["files"], is_whole=is_whole)
     changed = [*files, *provenance.changed_sources(source, record)]

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from rollout_cli.dataset.layout import described
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
+from rollout_cli.keywords import Record
 from rollout_cli.progress import Progress
 from rollout_cli.run.compare import Difference, advice, first_difference
 from rollout_cli.run.provenance import changed_versions, run_record, surroundings
@@ -60,12 +61,12 @@ def known_beforehand(report: WorkerReport) -> Verdict | None:
     return Verdict("no", report.not_reproducible, report.scope)
 
 
-def verdict_of_changes(changes: Sequence[Mapping[str, Any]]) -> Verdict | None:
+def verdict_of_changes(changes: Sequence[Record]) -> Verdict | None:
     """Return the verdict on a dataset with accepted changes, as in info.json; None if there are none."""
     return Verdict("no", "; ".join(change["what"] for change in changes)) if changes else None
 
 
-def recorded(source: Mapping[str, Any]) -> Verdict:
+def recorded(source: Record) -> Verdict:
     """Return the verdict that the record of a dataset's run has; a new dataset has none yet."""
     facts = source.get("reproducible", {"status": "unknown"})
     difference = facts.get("difference")
@@ -151,9 +152,10 @@ def check(
             try:
                 again = run_again(anew, number)
             except RolloutError as error:
-                status: Literal["no", "unknown"] = "no" if isinstance(error, UserCodeError) else "unknown"
                 return Verdict(
-                    status, f"episode {number} could not be run again: {error.message}", report.scope
+                    "no" if isinstance(error, UserCodeError) else "unknown",
+                    f"episode {number} could not be run again: {error.message}",
+                    report.scope,
                 )
             numbers.append(number)
             spec = replace(anew.env_spec, max_episode_length=sampler.env_spec.max_episode_length)
@@ -162,9 +164,7 @@ def check(
                 return Verdict("no", reason, report.scope, numbers)
             difference = _difference(sampler.env_spec, first, again)
             if difference is not None:
-                was, now = difference.values
-                reason = f"episode {number}: {difference.place} is {was}, then {now}"
-                return Verdict("no", reason, report.scope, numbers, difference)
+                return Verdict("no", f"episode {number}: {difference}", report.scope, numbers, difference)
     return Verdict("yes", scope=report.scope, episodes=numbers)
 
 
@@ -190,9 +190,7 @@ def require(verdict: Verdict | None) -> None:
         )
 
 
-def check_stored(
-    state: ResumeState, rebuild: Rebuild, sources: Mapping[str, Any], progress: Progress
-) -> Verdict | None:
+def check_stored(state: ResumeState, rebuild: Rebuild, sources: Record, progress: Progress) -> Verdict | None:
     """Before a dataset is extended, run a partition's first stored episode again in a new worker.
 
     Files and spaces are checked on the way.
@@ -225,8 +223,7 @@ def check_stored(
     if difference is None or state.accepted:
         verdict = recorded(state.source)  # A difference that was found stays one, whatever follows it.
         return verdict if verdict.status == "no" else None
-    was, now = difference.values
-    text = f"episode {number}: {difference.place} was {was}, is {now}"
+    text = f"episode {number}: {difference}"
     # Alone, and in a batch: what its rows draw from one generator depends on the rows beside.
     for n_beside in sorted({0, state.config.envs_per_worker - 1}):
         with rebuild(limit) as anew:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from rollout_cli.config import DEFAULT_ENV, CollectConfig
 from rollout_cli.envs.source import EnvSource, env_source, wrapper_source
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import ConfigError, PolicyLoadError
-from rollout_cli.keywords import parted
+from rollout_cli.keywords import Keywords, Record, parted
 from rollout_cli.pins import PinRules
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
@@ -24,7 +24,7 @@ from rollout_cli.policies.schemes.files import FilePolicySource
 from rollout_cli.policies.source import SCHEMES, loads_torch, policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath, folder_of
-from rollout_cli.run.provenance import sources_record
+from rollout_cli.run.provenance import check_nothing_cut, sources_record
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.run.trust import check_trusted
 from rollout_cli.samplers.keep import keep_expression
@@ -61,7 +61,7 @@ class Request:
     plan: Plan
     policy: PolicySource
     env: EnvSource
-    sources: Mapping[str, Any]
+    sources: Record
     state: ResumeState
 
     @property
@@ -119,6 +119,7 @@ def requested(config: CollectConfig, progress: Progress) -> Request:
         RolloutError: If a source is missing, the dataset to be resumed is another run's, or `keep` cannot be
             used.
     """
+    check_nothing_cut(config)
     if config.keep is not None:
         keep_expression(config.keep)
     policy, config = policy_of(config)
@@ -291,7 +292,7 @@ def env_of(config: CollectConfig) -> EnvSource:
     return env_source(config.env, config.env_kwargs, wrappers=wrappers)
 
 
-def _wrapper_text(name: str, arguments: Mapping[str, Any]) -> str:
+def _wrapper_text(name: str, arguments: Keywords) -> str:
     """Return a wrapper as `--wrapper` takes it; ConfigError where a text cannot hold its arguments."""
     values = {
         key: json.dumps(value, default=repr).replace("&", r"\u0026") for key, value in arguments.items()
@@ -339,7 +340,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _recorded_source(rest: str, options: Mapping[str, Any]) -> RecordedSource:
+def _recorded_source(rest: str, options: Keywords) -> RecordedSource:
     """Return the source of the actions of the dataset `rest`, a path or URI.
 
     Raises:

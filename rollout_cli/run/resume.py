@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollout_cli import pins
 from rollout_cli.config import ENDS, CollectConfig, CommandName, Values
@@ -16,11 +16,11 @@ from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
+from rollout_cli.keywords import Record
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import (
     changed_sources,
     changed_versions,
-    check_nothing_cut,
     differences,
     recorded_values,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _UNRECORDED = "the run that skipped it was killed before it could record why"
 
 
-def recorded_options(command: CommandName, options: Mapping[str, Any]) -> Values:
+def recorded_options(command: CommandName, options: Record) -> Values:
     """Return the options of the dataset that `options` name; any other source of options is stronger.
 
     Raises:
@@ -77,20 +77,20 @@ class ResumeState:
 
     config: CollectConfig
     plan: Plan | None
-    info: Mapping[str, Any]
+    info: Record
     committed: Committed | None = None
     accepted: list[str] = field(default_factory=list)
     keep_until: tuple[int, ...] = ()
-    before: Mapping[str, Any] | None = None
-    replaced_files: Sequence[Mapping[str, str]] = ()
+    before: Record | None = None
+    replaced_files: Sequence[pins.FileRecord] = ()
 
     @property
-    def source(self) -> Mapping[str, Any]:
+    def source(self) -> Record:
         """The record of the run that began the dataset; empty for a new dataset."""
         return collected_source(self.info) if self.info else {}
 
     @property
-    def _files_before(self) -> Sequence[Mapping[str, str]]:
+    def _files_before(self) -> Sequence[pins.FileRecord]:
         return self.source["files"] if self.info else self.replaced_files
 
     @property
@@ -99,7 +99,7 @@ class ResumeState:
         return self.plan is None and self.info["status"] == "complete"
 
     @property
-    def totals(self) -> dict[str, Any]:
+    def totals(self) -> Record:
         """The committed episodes, steps and sum of returns."""
         return {name: getattr(self.committed, name, 0) for name in ("episodes", "steps", "return_sum")}
 
@@ -120,7 +120,7 @@ class ResumeState:
         # Those behind the last episode are run again.
         return {n: recorded.get(n, _UNRECORDED) for n in chain.from_iterable(self.committed.skipped)}
 
-    def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
+    def check(self, record: Record, spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
         """Compare this run's record and spaces with the dataset's; warn of other versions.
 
         Where the record is not `is_whole`, its files are those that were read at load.
@@ -161,7 +161,7 @@ class ResumeState:
         self.accepted.extend(change for change in changes if change not in self.accepted)
 
     @property
-    def changes(self) -> list[Mapping[str, Any]]:
+    def changes(self) -> list[Record]:
         """What info.json records of accepted changes: those of earlier resumes, and this one's."""
         before = list(self.source.get("changes", []))
         if not self.accepted or self.committed is None:
@@ -174,7 +174,7 @@ class ResumeState:
         what = f"{'files changed: ' if self.config.accept_changes else ''}{'; '.join(self.accepted)}"
         return [*before, {"what": what, "from_numbers": numbers, "before": old}]
 
-    def history(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def history(self, record: Record) -> Record:
         """Return the `files` of a run's record with those of earlier runs, and the accepted `changes`.
 
         Raises:
@@ -186,9 +186,7 @@ class ResumeState:
         return {"files": files, "changes": self.changes}
 
 
-def resume_state(
-    config: CollectConfig, plan: Plan, sources: Mapping[str, Any], progress: Progress
-) -> ResumeState:
+def resume_state(config: CollectConfig, plan: Plan, sources: Record, progress: Progress) -> ResumeState:
     """Return what a run of the whole `plan` starts from; a dataset that never began is cleared away.
 
     Raises:
@@ -209,7 +207,6 @@ def resume_state(
     info = read_info(root)
     source = collected_source(info)
     recorded_values(source)  # It raises where the dataset records no run that can be resumed.
-    check_nothing_cut(config)
     _refuse(root, list(_differences(info, sources, plan)))
     if config.seed is None:
         config = replace(config, seed=source["root_seed"])
@@ -233,7 +230,7 @@ def resume_state(
     return ResumeState(config, plan, {}, keep_until=keep_until, before=info, replaced_files=files)
 
 
-def _covered(info: Mapping[str, Any], committed: Committed) -> list[CommittedPartition]:
+def _covered(info: Record, committed: Committed) -> list[CommittedPartition]:
     """Return how far a dataset goes: if its run has ended, with the episodes rejected after the last one."""
     first, *others = committed.partitions
     acceptance = collected_source(info).get("acceptance")
@@ -243,7 +240,7 @@ def _covered(info: Mapping[str, Any], committed: Committed) -> list[CommittedPar
     return [first, *others]
 
 
-def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan) -> Iterator[str]:
+def _differences(info: Record, sources: Record, plan: Plan) -> Iterator[str]:
     """Yield in words what differs between the dataset's record and this run's, and decides the data."""
     for name, (old, new) in differences(collected_source(info), sources).items():
         # The contents of a file of tasks may be long.

@@ -1,21 +1,21 @@
-"""Code that files name: what a run folder of rl_zoo3 or a dataset's info.json may run without the user's trust.
+"""Code that files name: what a run folder of rl_zoo3 or a dataset's info.json may run unless it is trusted.
 
-Both may come from a stranger. Environments of gymnasium and of known packages, wrappers of an allow-list, and policy
-files whose loaders run no code of the file are used as they are. Everything else needs `trust=true`, or `--trust`.
+Both may come from a stranger. Environments of gymnasium and of known packages, wrappers of an allow-list, and
+policy files whose loaders run no code of the file are used as they are. Everything else needs `trust=true`,
+or `--trust`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import gymnasium
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.envs.building import home_of
 from rollout_cli.errors import UserCodeError
+from rollout_cli.keywords import Record
 from rollout_cli.loading import is_in_working_folder
 from rollout_cli.policies.policy import PolicySource
 
@@ -32,7 +32,7 @@ _NAMES_MORE = re.compile(r"[/\\:]|\D\.|\.\D")
 """What the name of a module or a file has: some environments import or read what an argument names."""
 
 _DATA_SCHEMES = {"constant", "d3rlpy", "mix", "onnx", "random", "replay", "rllib", "sb3", "zoo"}
-"""Policies that run no code of their files without `trust=true`. TorchScript and exported programs are programs."""
+"""Policies that run no code of their files without `trust=true`. TorchScript and exports are programs."""
 
 
 def check_trusted(
@@ -52,16 +52,16 @@ def check_trusted(
     """
     env, wrappers = str(config.env), [spec.partition("?") for spec in config.wrapper]
     is_known = env in gymnasium.registry or (home_of(env)[0] and not re.search("[.:]", env))
-    found = [] if is_known else [env]
-    found += [name for name, _, _ in wrappers if not _is_known_wrapper(name)]
+    refused = [] if is_known else [env]
+    refused += [name for name, _, _ in wrappers if not _is_known_wrapper(name)]
     arguments = [json.dumps(config.env_kwargs, separators=(",", "=")), *(text for _, _, text in wrappers)]
-    found += filter(_NAMES_MORE.search, arguments)
+    refused += filter(_NAMES_MORE.search, arguments)
     if policy is not None:
-        found += [] if _is_data(policy.describe()) else [config.policy]
-        found += filter(None, [config.worker_class])
-    if found:
+        refused += [] if _is_data(policy.describe()) else [config.policy]
+        refused += filter(None, [config.worker_class])
+    if refused:
         raise UserCodeError(
-            f"{origin} names {', '.join(map(repr, found))}, which may run any code; "
+            f"{origin} names {', '.join(map(repr, refused))}, which may run any code; "
             "expected registered environments, known wrappers, and policy files without code",
             hint=hint,
         )
@@ -72,7 +72,7 @@ def _is_known_wrapper(name: str) -> bool:
     return name == _STACKED_FRAMES or bool(_WRAPPERS.fullmatch(name) and not is_in_working_folder(name))
 
 
-def _is_data(record: Mapping[str, Any]) -> bool:
+def _is_data(record: Record) -> bool:
     """Return whether a policy, by the record of its source, is loaded without running code of a file."""
     is_trusted = record["scheme"] not in _DATA_SCHEMES or record["options"].get("trust")
     return not is_trusted and all(map(_is_data, record.get("components", ())))

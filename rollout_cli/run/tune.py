@@ -6,11 +6,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from rollout_cli.config import CollectConfig
+from rollout_cli.config import CollectConfig, Values
 from rollout_cli.errors import RolloutError, WorkerError
 from rollout_cli.progress import Progress
 from rollout_cli.run.check import Trial
@@ -32,7 +31,7 @@ class Row:
     Where it was `measured` several times, the rate is the median.
     """
 
-    options: dict[str, Any]
+    options: Values
     rate: float = 0.0
     problem: str = ""
     measured: int = 1
@@ -50,7 +49,7 @@ class TuneResult:
         """The row with the highest rate, of those that were measured most often."""
         return max(self.rows, key=lambda row: (row.measured, row.rate))
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Values:
         """Return the result as JSON holds it, each rate in bare loops too."""
         ratios = [row.rate / self.bare_rate if self.bare_rate else None for row in self.rows]
         rows = [{**asdict(row), "ratio": ratio} for row, ratio in zip(self.rows, ratios, strict=True)]
@@ -71,7 +70,7 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     trial = Trial.of(config, progress or Progress(), _READY_SECONDS + seconds)
     bare_rate, forms = _forms(trial, seconds)
 
-    def measure(options: dict[str, Any]) -> Row:
+    def measure(options: Values) -> Row:
         words = "measuring workers: {}, environments a worker: {}, vectorization: {}"
         trial.progress.notice(words.format(*options.values()))
         return _measured(trial, options, seconds, bare_rate)
@@ -96,7 +95,7 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     return result
 
 
-def _settled(rows: Sequence[Row], measure: Callable[[dict[str, Any]], Row]) -> list[Row]:
+def _settled(rows: Sequence[Row], measure: Callable[[Values], Row]) -> list[Row]:
     """Return the rows; the fastest have the median of several measurements, which are made in turn."""
     finalists = [row for row in sorted(rows, key=lambda row: row.rate)[-_FINALISTS:] if row.rate]
     again = [[measure(row.options).rate for row in finalists] for _ in range(_ROUNDS - 1)]
@@ -108,7 +107,7 @@ def _settled(rows: Sequence[Row], measure: Callable[[dict[str, Any]], Row]) -> l
     return [medians.get(id(row), row) for row in rows]
 
 
-def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[dict[str, Any]]]:
+def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[Values]]:
     """Return the rate of the bare loop, and the choices of environments that are tried."""
     config, bare_rate, counts = trial.config, None, {"sync": _SYNC[:0], "native": _NATIVE}
     if config.vectorization == "sync":
@@ -129,7 +128,7 @@ def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[dict[str, A
     ]
 
 
-def _measured(trial: Trial, options: dict[str, Any], seconds: float, bare_rate: float | None) -> Row:
+def _measured(trial: Trial, options: Values, seconds: float, bare_rate: float | None) -> Row:
     """Return a choice with its rate, or with what went wrong."""
     limit, n_envs = None, options["envs_per_worker"]
     if bare_rate and options["vectorization"] == "sync":  # A native environment resets its rows by itself.

@@ -7,11 +7,15 @@ import json
 import pickle
 import re
 import shutil
+import traceback
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rollout_cli
+from rollout_cli.errors import RolloutError
 from tests.cli.calling import Caller
 from tests.helpers.datasets import info_of, set_source
 from tests.helpers.projects import project
@@ -208,6 +212,38 @@ def test_a_link_to_another_dataset_is_not_written_through(rollout: Caller) -> No
     assert before == Path("mine/meta/info.json").read_bytes()
 
 
+def files_of(folder: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("link", ["data", ".replaced", ".next.tmp", "meta/episodes"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("repair", "out"),
+        (*COLLECT, "--resume", "--episodes", "3", "-o", "out"),
+        (*COLLECT, "--overwrite", "--episodes", "3", "-o", "out"),
+        ("filter", "out", "--keep", "length > 0", "-o", "other", "--overwrite"),
+    ],
+    ids=["repair", "resume", "overwrite", "edit"],
+)
+def test_linked_folders_are_not_written_through(rollout: Caller, words: tuple[str, ...], link: str) -> None:
+    """Whatever a command does about a link in a dataset, the folder that the link names stays as it is."""
+    for output in ("mine", "out", "other"):
+        rollout(*COLLECT, "--episodes", "1", "-o", output)
+    before = files_of("mine")
+    target = "mine" if link.startswith(".") else f"mine/{link}"
+    for output in ("out", "other"):
+        path = Path(output, link)
+        if path.exists():
+            shutil.rmtree(path)
+        path.symlink_to(Path(target).absolute())
+        if link == ".replaced":
+            shutil.rmtree(f"{output}/meta")
+    rollout(*words, code=None)
+    assert before == files_of("mine")
+
+
 WORLD = """
 import gymnasium
 
@@ -251,13 +287,43 @@ def test_no_secret_is_shown_or_written(rollout: Caller) -> None:
     said.append(rollout(*collect, *changed, "--episodes", "4", "--resume", code=2))
     assert "env_kwargs was" in said[-1].stderr
     said.append(rollout(*COLLECT[:-1], "--resume", "-o", "out", code=2))
-    assert "does not record" in said[-1].stderr
+    assert "lacks 'api_token'" in said[-1].stderr
+    said += [rollout(*collect, "--episodes", "2", "--dry-run", *words) for words in ((), ("--json",))]
+    # What was printed is no configuration with the secrets.
+    Path("again.toml").write_text(said[-2].stdout)
+    said.append(rollout("collect", "--config", "again.toml", "--output", "again", code=2))
+    assert "lacks 'api_token'" in said[-1].stderr
     fails = (*collect, "--env-kwargs", "fails=true", "--episodes", "1", "--overwrite", "--verbose")
     said += [rollout(*fails, code=3), rollout(*fails, "--json", code=3)]
     assert "cannot log in with" in said[-2].stderr
     written = [path.read_bytes() for path in Path("out").rglob("*") if path.is_file()]
     text = b"\n".join(written).decode(errors="replace") + "\n".join(ran.stdout + ran.stderr for ran in said)
     assert [] == [value for value in VALUES if value in text]
+
+
+@pytest.mark.usefixtures("project")
+def test_no_secret_is_in_an_error_of_the_python_api() -> None:
+    """Neither in its message, nor in the traceback that Python prints of it."""
+    Path("world.py").write_text(WORLD)
+    secrets = {"api_token": "tk1111", "url": "https://me:tk4444@host/x", "deep": [{"passwd": "tk5555"}]}
+    requests: list[dict[str, Any]] = [
+        {"env": "world:World", "env_kwargs": {**secrets, "fails": True}},
+        {"env_kwargs": {**secrets, "when": date(2000, 1, 1)}},
+        {"env_kwargs": {"api_token": "tk1111" * 30, "when": date(2000, 1, 1)}},
+        {"wrapper": ["TimeLimit?api_token=tk1111&api_token=tk4444"]},
+    ]
+    for sampler in ("local", "multiprocessing"):
+        for request in requests:
+            with pytest.raises(RolloutError) as raised:
+                rollout_cli.collect(
+                    rollout_cli.CollectConfig(
+                        **request, timesteps=1, workers=1, sampler=sampler, output=Path("out"), seed=0
+                    )
+                )
+            error = raised.value
+            chain = traceback.format_exception(error, limit=0) if sampler != "local" else []
+            shown = [str(error), repr(error), error.message, error.hint, error.details, *chain]
+            assert [] == [value for value in VALUES if any(value in text for text in shown)], shown
 
 
 def test_the_card_has_no_markdown_of_a_stranger(rollout: Caller) -> None:

@@ -194,6 +194,15 @@ def test_missing_package(dataset: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.iterdir())
 
 
+def test_a_refused_export_makes_no_folder(dataset: Path, tmp_path: Path) -> None:
+    """Nor do others that are refused as they write; a folder that was there stays."""
+    (tmp_path / "mine").mkdir()
+    for parent in ("mine", "new/deeper"):
+        with pytest.raises(UsageError, match="does not end in a namespace"):
+            export(rollout_cli.load(dataset), "minari", tmp_path / parent / "b")
+    assert [tmp_path / "mine"] == list(tmp_path.iterdir())
+
+
 def test_no_episodes(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no episode"):
         export(rollout_cli.load(dataset)[:0], "d4rl", tmp_path / "a.h5")

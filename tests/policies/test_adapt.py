@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -557,13 +558,13 @@ def test_instantiate() -> None:
         return Whole(env_spec)
 
     whole, both = Whole(), Called()
-    assert isinstance(instantiate(Whole, ENV_SPEC), Whole)
-    assert isinstance(instantiate(wanting, ENV_SPEC), Whole)
-    assert isinstance(instantiate(Lone, ENV_SPEC), Lone)
+    assert isinstance(instantiate(Whole, ENV_SPEC, {}), Whole)
+    assert isinstance(instantiate(wanting, ENV_SPEC, {}), Whole)
+    assert isinstance(instantiate(Lone, ENV_SPEC, {}), Lone)
     assert [plain, plain, whole, both] == [
-        instantiate(item, ENV_SPEC) for item in (factory, plain, whole, both)
+        instantiate(item, ENV_SPEC, {}) for item in (factory, plain, whole, both)
     ]
-    assert instantiate(Optional, ENV_SPEC).env_spec is ENV_SPEC
+    assert instantiate(Optional, ENV_SPEC, {}).env_spec is ENV_SPEC
 
 
 def _raising(error: BaseException) -> Any:
@@ -593,7 +594,7 @@ class Greedy:
 def test_a_factory_that_raises(factory: Any, message: str) -> None:
     """Whatever it raises is a clear error with the user's traceback."""
     with pytest.raises(PolicyLoadError) as caught:
-        instantiate(factory, ENV_SPEC)
+        instantiate(factory, ENV_SPEC, {})
     assert message in caught.value.message
     assert "Traceback" in caught.value.details
 
@@ -624,7 +625,7 @@ class Broken:
 )
 def test_an_attribute_that_cannot_be_read(candidate: type[Any], raised: str) -> None:
     """The object is refused in one line, and is not taken for a policy of another kind."""
-    for call in (adapt_policy, instantiate):
+    for call in (adapt_policy, partial(instantiate, options={})):
         with pytest.raises(PolicyLoadError) as caught:
             call(candidate(), ENV_SPEC)
         kind = candidate.__name__

@@ -301,7 +301,7 @@ def test_a_module_with_get_action_is_a_policy_of_that_kind() -> None:
 
     assert (2, {"own": True}) == adapt_policy(Acting(), DISCRETE).get_action(ONE)
     linear = torch.nn.Linear(3, 4)
-    assert instantiate(linear, DISCRETE) is linear
+    assert instantiate(linear, DISCRETE, {}) is linear
     assert "torch.nn.modules.linear.Linear" == policy_class(adapt_policy(linear, DISCRETE))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,7 +148,7 @@ def test_what_ran_before_the_dataset_was_open_counts_for_the_time(
     """Workers begin while the run's record is made: a rate without that time would flatter."""
     prepare = provenance.surroundings
 
-    def slow() -> dict[str, Any]:
+    def slow() -> Mapping[str, Any]:
         while not list(tmp_path.glob("met-*")):
             time.sleep(0.002)
         time.sleep(0.3)
@@ -167,7 +168,7 @@ def test_a_clock_that_is_wrong_takes_nothing_from_max_time(
     now, after = [0.0], list[float]()
     prepare, stop = provenance.surroundings, Sampler.request_stop
 
-    def slow() -> dict[str, Any]:
+    def slow() -> Mapping[str, Any]:
         now[0] = 300.0
         return prepare()
 
@@ -287,7 +288,7 @@ def test_a_resume_that_adds_no_episode_keeps_the_verdict(tmp_path: Path) -> None
 def test_a_resume_does_not_forget_a_difference(tmp_path: Path) -> None:
     """The episodes that follow may well be the same again; nor does a run that is killed meanwhile."""
     run(tmp_path / "out", episodes=EpisodeRange(0, 220))
-    found = asdict(Verdict("no", "episode 2: reward at step 0 is 1.0, then 2.0", episodes=[2]))
+    found = asdict(Verdict("no", "episode 2: reward at step 0 was 1.0, is 2.0", episodes=[2]))
     set_source(tmp_path / "out", reproducible=found)
 
     class Watching(Reports):
@@ -527,7 +528,7 @@ def test_a_secret_is_cut_and_must_be_given_again(tmp_path: Path) -> None:
     secret = {"note": {"password": "hunter2"}}
     run(tmp_path / "out", timesteps=1_500, env_kwargs=secret)
     assert "hunter2" not in (tmp_path / "out" / "meta" / "info.json").read_text()
-    with pytest.raises(ConfigError, match="does not record 'note' of --env-kwargs"):
+    with pytest.raises(ConfigError, match="--env-kwargs lacks 'note'"):
         resume(tmp_path / "out", timesteps=3_000)
     assert "complete" == resume(tmp_path / "out", timesteps=3_000, env_kwargs=secret).status
 

@@ -110,7 +110,7 @@ def test_defaults() -> None:
         ),
         (
             {"episodes": EpisodeRange(0, 9), "max_time": 1.0, "shard": Shard(1, 3), "seed": 1},
-            "--shard cannot divide --max-time",
+            "--shard cannot divide --timesteps or --max-time",
         ),
         ({"max_time": math.inf}, "max_time must be a time above 0, such as 90 or 1h30m, got inf"),
         ({"timesteps": 5, "resume": True, "overwrite": True}, "--resume keeps the existing dataset"),

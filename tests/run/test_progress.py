@@ -292,9 +292,18 @@ def test_no_color(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
         (Terminal(), True, True, "xterm", ""),
     ],
 )
-def test_the_choice(stream: io.StringIO, wanted: bool | None, quiet: bool, term: str, shown: str) -> None:
+def test_the_choice(
+    stream: io.StringIO,
+    wanted: bool | None,
+    quiet: bool,
+    *,
+    term: str,
+    shown: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A bar on a terminal, lines elsewhere, messages where progress is not wanted; --quiet leaves warnings."""
-    progress = choose_progress(stream, wanted=wanted, quiet=quiet, environ={"TERM": term})
+    monkeypatch.setenv("TERM", term)
+    progress = choose_progress(stream, wanted=wanted, quiet=quiet)
     assert (shown == "bar") == isinstance(progress, BarProgress)
     if shown != "bar":
         progress.start(label="e", total_steps=1, total_episodes=None)

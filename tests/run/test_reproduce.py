@@ -323,7 +323,7 @@ def test_a_difference_is_no() -> None:
         found.difference.field,
         found.difference.step,
     )
-    assert described(asdict(found)).startswith("no (episode 1: reward at step 0 is ")
+    assert described(asdict(found)).startswith("no (episode 1: reward at step 0 was ")
     with pytest.raises(NotReproducibleError, match="episode 1: reward at step 0"):
         require(found)
 

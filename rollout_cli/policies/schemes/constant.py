@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.plain import plain_value
-from rollout_cli.episodes.spaces import SpaceRows, Tree, count_rows
+from rollout_cli.episodes.spaces import Space, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.keywords import Keywords, Record
+from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedPolicy
 
 
 class ConstantPolicy(AdaptedPolicy):
@@ -23,14 +22,14 @@ class ConstantPolicy(AdaptedPolicy):
 
     row_wise = trusted = True
 
-    def __init__(self, action_space: spaces.Space[Any], action: Any) -> None:
+    def __init__(self, action_space: Space, action: Any) -> None:
         super().__init__()
         self._rows, self._action = SpaceRows(action_space), action
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+    def get_action(self, observation: Any) -> ActionAndInfo:  # noqa: ARG002
         return copy.deepcopy(self._action), {}  # An environment may write into the action that it gets.
 
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:
         return self._rows.stack([self._action] * count_rows(observations)), {}
 
 
@@ -42,7 +41,7 @@ class ConstantSource:
     value: Any
 
     @classmethod
-    def of(cls, text: str, options: Mapping[str, Any]) -> ConstantSource:
+    def of(cls, text: str, options: Keywords) -> ConstantSource:
         """Read the value; PolicyLoadError where it is no literal, or where there are options."""
         if options:
             raise PolicyLoadError(
@@ -70,11 +69,11 @@ class ConstantSource:
             )
         return ConstantPolicy(space, action)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         return {"scheme": "constant", "path": None, "sha256": None, "options": {}}
 
 
-def _sample(space: spaces.Space[Any], value: Any) -> Any:
+def _sample(space: Space, value: Any) -> Any:
     """Return plain values in the form of a space's samples; raise where they do not fit its structure."""
     rows = SpaceRows(space)
     columns = rows.columns(value)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, Tree
+from rollout_cli.episodes.spaces import Tree
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.networks import NetworkPolicy
 from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.policy import ActionsAndInfos
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.torch import tensors_alone
 from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
@@ -51,7 +52,7 @@ class D3rlpyPolicy(NetworkPolicy):
                 hint="omit {deterministic}",
             )
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         columns = [
             column.reshape(len(numbers), -1) if column.ndim == 1 else column
             for column in self._observations.columns(observations)
@@ -75,14 +76,14 @@ def _check(what: str, saved: list[Any], expected: list[Any]) -> None:
         )
 
 
-def _contents(files: PolicyFiles) -> Mapping[str, Any]:
+def _contents(files: PolicyFiles) -> Record:
     contents = restricted_loads(files.data, trust=False, allowed=_NOTHING)
     return {name: contents[name] for name in ("torch", "config", "version")}
 
 
 def _load(
     files: PolicyFiles,
-    options: Mapping[str, Any],  # noqa: ARG001
+    options: Keywords,  # noqa: ARG001
     env_spec: EnvSpec,
     *,
     deterministic: bool,
@@ -102,7 +103,7 @@ def _load(
     return D3rlpyPolicy(algorithm, env_spec, deterministic=deterministic)
 
 
-def _about(files: PolicyFiles) -> Mapping[str, Any]:
+def _about(files: PolicyFiles) -> Record:
     return {"saved_by": {"d3rlpy": str(_contents(files)["version"])}}
 
 

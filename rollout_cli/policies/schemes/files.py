@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, misspelt
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.loading import Source, imports_from, needing, reporting
 from rollout_cli.policies.adapt import adapt_policy
 from rollout_cli.policies.policy import AdaptedPolicy
@@ -66,15 +67,15 @@ class TrainingEnv:
     """
 
     spec: str
-    kwargs: Mapping[str, Any]
-    wrappers: Sequence[tuple[str, Mapping[str, Any]]]
+    kwargs: Keywords
+    wrappers: Sequence[tuple[str, Keywords]]
 
 
 class LoadPolicy(Protocol):
     """What a scheme loads a policy with, in each worker."""
 
     def __call__(
-        self, files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
+        self, files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool
     ) -> Any:
         """Return a policy object, which is adapted as the user's own ones are, or an AdaptedPolicy.
 
@@ -82,7 +83,7 @@ class LoadPolicy(Protocol):
         """
 
 
-def _nothing(_: Any) -> Mapping[str, Any]:
+def _nothing(_: Any) -> Record:
     return {}
 
 
@@ -111,10 +112,10 @@ class FileScheme:
     takes_folder: bool = False
     needs: Mapping[str, str] = field(default_factory=dict)
     beside: Callable[[Path], Mapping[str, Path]] = _nothing
-    about: Callable[[PolicyFiles], Mapping[str, Any]] = _nothing
+    about: Callable[[PolicyFiles], Record] = _nothing
     trained_in: Callable[[PolicyFiles], TrainingEnv] | None = None
 
-    def __call__(self, rest: str, options: Mapping[str, Any]) -> FilePolicySource:
+    def __call__(self, rest: str, options: Keywords) -> FilePolicySource:
         """Read the files; PolicyLoadError for a missing one, or an option that it does not take."""
         if not rest or (Path(rest).is_dir() and not self.takes_folder):
             raise PolicyLoadError(
@@ -152,7 +153,7 @@ class FilePolicySource:
 
     scheme: FileScheme
     files: PolicyFiles
-    options: Mapping[str, Any]
+    options: Keywords
 
     def trained_in(self) -> TrainingEnv | None:
         """Return the environment that the policy was trained in; None where its files do not say it.
@@ -174,7 +175,7 @@ class FilePolicySource:
             policy = self.scheme.load(self.files, self.options, env_spec, deterministic=deterministic)
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         record = {"path": self.files.path, "sha256": self.files.sha256, "options": dict(self.options)}
         with self._reporting():
             return {"scheme": self.scheme.name, **record, **self.scheme.about(self.files)}

@@ -15,7 +15,8 @@ from typing import Any
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.policies.policy import AdaptedPolicy, PolicySource, recorded_spec
+from rollout_cli.keywords import Keywords, Record
+from rollout_cli.policies.policy import ActionAndInfo, AdaptedPolicy, PolicySource, recorded_spec
 from rollout_cli.seeding.seeds import derive_seed
 
 _WEIGHT = r"\d*\.?\d+(?:[eE]-?\d+)?"
@@ -48,7 +49,7 @@ class MixPolicy(AdaptedPolicy):
     def reset(self, do_resets: Array | None = None) -> None:
         self._chosen.reset(do_resets)
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+    def get_action(self, observation: Any) -> ActionAndInfo:
         self._chosen.masks = self.masks
         action, info = self._chosen.get_action(observation)
         return action, {**info, "component": self._place}
@@ -64,14 +65,14 @@ class MixSource:
     """
 
     sources: tuple[PolicySource, ...]
-    records: tuple[Mapping[str, Any], ...]
+    records: tuple[Record, ...]
 
     @classmethod
     def of(
         cls,
         text: str,
-        options: Mapping[str, Any],
-        find: Callable[[str, Mapping[str, Any]], PolicySource],
+        options: Keywords,
+        find: Callable[[str, Keywords], PolicySource],
     ) -> MixSource:
         """Read a sum of weighted SPECs.
 
@@ -105,7 +106,7 @@ class MixSource:
         policies = [source.load(env_spec, deterministic=deterministic) for source in self.sources]
         return MixPolicy(policies, [record["weight"] for record in self.records])
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return its record: `path` is the sum, `sha256` covers all components, whose records it has too."""
         # Where a component is a file, its content counts, and not its place.
         hashed = [

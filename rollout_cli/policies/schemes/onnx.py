@@ -14,8 +14,10 @@ import numpy as np
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.keywords import Keywords
 from rollout_cli.policies.networks import NetworkPolicy, check_shape
 from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.policy import ActionsAndInfos
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.torch import no_deterministic_graph
 
@@ -121,7 +123,7 @@ class OnnxPolicy(NetworkPolicy):
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
         self._state = self._zeros
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         columns = self._observations.columns(observations)
         feed = {
             node.name: np.asarray(columns[place], _dtype(node))
@@ -169,9 +171,7 @@ def _order(names: list[str], observations: SpaceRows) -> list[int]:
     return [leaves.index(name) for name in names]
 
 
-def _load(
-    files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
-) -> OnnxPolicy:
+def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> OnnxPolicy:
     # Field 4 of a node is its operator.
     draws = any(_field(b"\x22", operator) in files.data for operator in _RANDOM_NODES)
     if draws and deterministic:

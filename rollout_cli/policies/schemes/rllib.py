@@ -18,8 +18,10 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree, map_tree
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.networks import NetworkPolicy
 from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.policy import ActionsAndInfos
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
 
@@ -82,7 +84,7 @@ class RllibPolicy(NetworkPolicy):
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
         self._state = self._first_state
 
-    def _act(self, observations: Tree, numbers: RowNoise) -> tuple[Array, dict[str, Array]]:
+    def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         infos = {}
         with self._torch.no_grad():
             output = self._forward(self._tensors(observations))
@@ -142,9 +144,7 @@ def _beside(folder: Path) -> Mapping[str, Path]:
     return {**files, **{name: runner / name / _CLASS for name in _PIPELINES}}
 
 
-def _load(
-    files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
-) -> RllibPolicy:
+def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> RllibPolicy:
     from ray.rllib.utils.torch_utils import convert_to_torch_tensor  # noqa: PLC0415 - it loads torch
 
     unpickle = partial(restricted_loads, trust=options.get("trust", False), allowed=_CLASSES)
@@ -165,7 +165,7 @@ def _load(
     return RllibPolicy(module, env_spec, deterministic=deterministic, finish=finish)
 
 
-def _finish(files: PolicyFiles, options: Mapping[str, Any], space: Any) -> Finish:
+def _finish(files: PolicyFiles, options: Keywords, space: Any) -> Finish:
     """Return what makes the environment's actions of the module's, as RLlib does it."""
     from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action  # noqa: PLC0415 - as above
 
@@ -189,7 +189,7 @@ def _finish(files: PolicyFiles, options: Mapping[str, Any], space: Any) -> Finis
     return partial(clip_action, action_space=space) if settings["clip_actions"] else lambda actions: actions
 
 
-def _about(files: PolicyFiles) -> Mapping[str, Any]:
+def _about(files: PolicyFiles) -> Record:
     return {"saved_by": {"ray": json.loads(files.contents[_METADATA])["ray_version"]}}
 
 

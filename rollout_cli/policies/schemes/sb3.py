@@ -12,7 +12,6 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import map_tree
+from rollout_cli.episodes.spaces import Space, map_tree
 from rollout_cli.errors import PolicyLoadError, RolloutError
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.loading import first_line, needing
 from rollout_cli.policies.adapt import PredictPolicy
 from rollout_cli.policies.explore import EpsilonPolicy
 from rollout_cli.policies.noise import PolicyStreams, row_noise
-from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.policy import ActionAndInfo, AdaptedPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.unpickle import restricted_loads
 
@@ -41,7 +41,7 @@ class _Zip:
     def __init__(self, data: bytes, *, trust: bool) -> None:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             self.weights = file.read("policy.pth")
-            self._values: Mapping[str, Any] = json.loads(file.read("data"))
+            self._values: Record = json.loads(file.read("data"))
         self._trust = trust
 
     def get(self, name: str) -> Any:
@@ -110,7 +110,7 @@ class Sb3Policy(PredictPolicy):
         elif is_actor_critic or hasattr(getattr(policy, "actor", None), "action_dist"):
             self.row_by_row = True
 
-    def _act(self, observation: Any, n_rows: int) -> tuple[Any, dict[str, Any]]:
+    def _act(self, observation: Any, n_rows: int) -> ActionAndInfo:
         if self._statistics is not None:
             observation = self._statistics.normalize_obs(observation)
         if not self._has_critic:
@@ -194,7 +194,7 @@ def load_model(
     return EpsilonPolicy(adapted, env_spec.action_space, epsilon, "exploration rate") if epsilon else adapted
 
 
-def _check_space(what: str, saved: Any, space: spaces.Space[Any], hint: str) -> None:
+def _check_space(what: str, saved: Any, space: Space, hint: str) -> None:
     from stable_baselines3.common.preprocessing import is_image_space  # noqa: PLC0415 - it loads torch
 
     if isinstance(saved, spaces.Dict) and isinstance(space, spaces.Dict) and [*saved] == [*space]:
@@ -215,7 +215,7 @@ def _check_space(what: str, saved: Any, space: spaces.Space[Any], hint: str) -> 
 
 
 def _check_moments(moments: Any, space: Any) -> None:
-    shapes = map_tree(lambda each: each.mean.shape, moments)
+    shapes = map_tree(lambda part: part.mean.shape, moments)
     expected = {key: space[key].shape for key in moments} if isinstance(moments, dict) else space.shape
     if shapes != expected:
         raise PolicyLoadError(
@@ -234,14 +234,12 @@ def versions_of(data: bytes) -> dict[str, str]:
     return ({"stable-baselines3": version.decode().strip()} if version else {}) | versions
 
 
-def _load(
-    files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
-) -> AdaptedPolicy:
+def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> AdaptedPolicy:
     trust, statistics = options.get("trust", False), files.contents.get(_STATISTICS)
     return load_model(files.data, statistics, env_spec, deterministic=deterministic, trust=trust)
 
 
-def _about(files: PolicyFiles) -> Mapping[str, Any]:
+def _about(files: PolicyFiles) -> Record:
     return {"saved_by": versions_of(files.data)}
 
 

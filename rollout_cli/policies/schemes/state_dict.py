@@ -10,11 +10,14 @@ from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.keywords import Keywords
 from rollout_cli.loading import Source
 from rollout_cli.policies.adapt import instantiate
 from rollout_cli.policies.policy import named, own_method
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 
+Tensors = Mapping[str, Any]
+"""Tensors, or their shapes, by name."""
 _ENTRIES = (
     "model",
     "state_dict",
@@ -62,7 +65,7 @@ def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec
     candidates = dict(_state_dicts(loaded))
     if factory is None:
         raise _lacks_factory(loaded, candidates, files)
-    module = instantiate(Source(factory, None, files.folder, None).load(PolicyLoadError), env_spec)
+    module = instantiate(Source(factory, None, files.folder, None).load(PolicyLoadError), env_spec, {})
     if own_method(module, "state_dict") is None or own_method(module, "load_state_dict") is None:
         raise PolicyLoadError(
             f"{factory} made {named(module)}, which has no load_state_dict",
@@ -79,7 +82,7 @@ def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec
     return module
 
 
-def _state_dicts(loaded: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _state_dicts(loaded: Any) -> Iterator[tuple[str, Tensors]]:
     """Yield the state dicts of a file by where they are, in plain names."""
     entries: dict[str, Any] = {"the file": loaded}
     if isinstance(loaded, Mapping):
@@ -95,20 +98,18 @@ def _state_dicts(loaded: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield entry, {plain: tensors[name] for plain, name in _plain_names(tensors).items()}
 
 
-def _plain_names(tensors: Mapping[str, Any]) -> dict[str, str]:
+def _plain_names(tensors: Tensors) -> dict[str, str]:
     """Return the names by those without the prefixes of DistributedDataParallel and torch.compile."""
     plain = {name.replace("_orig_mod.", ""): name for name in tensors}
     is_parallel = all(name.startswith("module.") for name in plain)
     return {name.removeprefix("module."): full for name, full in plain.items()} if is_parallel else plain
 
 
-def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
     return {name: tuple(getattr(tensor, "shape", ())) for name, tensor in tensors.items()}
 
 
-def _lacks_factory(
-    loaded: Any, candidates: Mapping[str, Mapping[str, Any]], files: PolicyFiles
-) -> PolicyLoadError:
+def _lacks_factory(loaded: Any, candidates: Mapping[str, Tensors], files: PolicyFiles) -> PolicyLoadError:
     """Return the error that shows the first tensors, and who seems to have made the file."""
     shapes = _shapes(next(iter(candidates.values()), {}))
     names = [str(name) for name in (*loaded, *shapes)] if isinstance(loaded, Mapping) else [*shapes]
@@ -123,7 +124,7 @@ def _lacks_factory(
 
 
 def _does_not_fit(
-    files: PolicyFiles, factory: str, fitting: list[str], shapes: Mapping[str, Mapping[str, Any]]
+    files: PolicyFiles, factory: str, fitting: list[str], shapes: Mapping[str, Tensors]
 ) -> PolicyLoadError:
     if fitting:
         return PolicyLoadError(
@@ -143,7 +144,7 @@ def _does_not_fit(
 
 def _load(
     files: PolicyFiles,
-    options: Mapping[str, Any],
+    options: Keywords,
     env_spec: EnvSpec,
     *,
     deterministic: bool,  # noqa: ARG001 - the module that is returned is adapted to it

@@ -12,22 +12,29 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.keywords import Keywords
 from rollout_cli.loading import first_line
 from rollout_cli.policies.networks import TorchPolicy, is_torch_module
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.state_dict import filled_module
 
 
-def _load(files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool) -> Any:
+def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> Any:
     import torch  # noqa: PLC0415 - only workers with such a policy need it
 
     if _is_exported(files.data):
-        return _exported_program(torch, files.data, env_spec, deterministic=deterministic)
+        with tensors_alone():
+            program = torch.export.load(io.BytesIO(files.data))
+        # Its first dimension is the rows. Without a dimension that may vary, it was exported for one.
+        is_fixed = not program.range_constraints
+        return _graph_policy(
+            program.module(), str(program.graph), env_spec, deterministic=deterministic, row_by_row=is_fixed
+        )
     is_trusted = options.get("trust", False)
     try:
         loaded = torch.load(io.BytesIO(files.data), map_location="cpu", weights_only=not is_trusted)
@@ -47,16 +54,6 @@ def _load(files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, 
     if factory is not None:
         raise PolicyLoadError(f"{files.path} is a whole module, and needs no factory", hint="omit factory")
     return loaded
-
-
-def _exported_program(torch: Any, data: bytes, env_spec: EnvSpec, *, deterministic: bool) -> TorchPolicy:
-    with tensors_alone():
-        program = torch.export.load(io.BytesIO(data))
-    # Its first dimension is the rows. Without a dimension that may vary, it was exported for one.
-    is_fixed = not program.range_constraints
-    return _graph_policy(
-        program.module(), str(program.graph), env_spec, deterministic=deterministic, row_by_row=is_fixed
-    )
 
 
 def _graph_policy(
@@ -106,7 +103,7 @@ def _is_exported(data: bytes) -> bool:
 
 def _load_torchscript(
     files: PolicyFiles,
-    options: Mapping[str, Any],  # noqa: ARG001
+    options: Keywords,  # noqa: ARG001
     env_spec: EnvSpec,
     *,
     deterministic: bool,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.keywords import Keywords, Record
 from rollout_cli.loading import needing, reporting
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles, TrainingEnv
@@ -39,9 +39,7 @@ def _beside(folder: Path) -> dict[str, Path]:
     return {name: path for name, path in files.items() if name != _STATISTICS or path.is_file()}
 
 
-def _load(
-    files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
-) -> AdaptedPolicy:
+def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> AdaptedPolicy:
     statistics = files.contents.get(_STATISTICS)
     if statistics is None and _read(files, _SETTINGS).get("normalize"):
         raise PolicyLoadError(
@@ -90,7 +88,7 @@ def _trained_in(files: PolicyFiles) -> TrainingEnv:
     return TrainingEnv(":".join([*modules, env]), dict(arguments.get("env_kwargs") or {}), wrappers)
 
 
-def _wrapper(entry: Any) -> tuple[str, Mapping[str, Any]]:
+def _wrapper(entry: Any) -> tuple[str, Keywords]:
     """Return SPEC and arguments of a wrapper: `module.Class` in the zoo, or `{module.Class: arguments}`."""
     name, kwargs = next(iter(entry.items())) if isinstance(entry, dict) else (entry, {})
     if not isinstance(name, str) or "." not in name:
@@ -106,7 +104,7 @@ def _not_again(reason: str) -> PolicyLoadError:
     )
 
 
-def _about(files: PolicyFiles) -> Mapping[str, Any]:
+def _about(files: PolicyFiles) -> Record:
     return {
         "saved_by": versions_of(files.contents[_MODEL]),
         "trained_in": _read(files, _ARGUMENTS).get("env"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import InterruptedRunError, RolloutError
-from rollout_cli.run.checks.objects import Finding
+from rollout_cli.run.checks.objects import Finding, Findings
 from rollout_cli.run.compare import advice, first_difference
 from rollout_cli.run.reproduce import run_again
 from rollout_cli.workers.values import WorkerReport
@@ -63,7 +63,7 @@ class Recorded:
             return [EpisodeBatch.from_chunks(self.spec, [run_again(sampler, number)]) for number in numbers]
 
 
-def _actions(recorded: Recorded) -> Iterator[Finding]:
+def _actions(recorded: Recorded) -> Findings:
     """Look whether actions use the range of their space, and no more."""
     for leaf, values in zip(space_leaves(recorded.spec.action_space), recorded.chunk.actions, strict=True):
         if leaf.kind != "box" or leaf.dtype.kind != "f" or len(values) < _MANY or leaf.bounds is None:
@@ -85,7 +85,7 @@ def _actions(recorded: Recorded) -> Iterator[Finding]:
             )
 
 
-def _endings(recorded: Recorded) -> Iterator[Finding]:
+def _endings(recorded: Recorded) -> Findings:
     """Look whether episodes end, and whether a time limit is called an end."""
     lengths, terminated = recorded.chunk.lengths, recorded.chunk.terminated
     if recorded.chunk.n_steps < recorded.wanted:
@@ -113,7 +113,7 @@ def _endings(recorded: Recorded) -> Iterator[Finding]:
         )
 
 
-def _values(recorded: Recorded) -> Iterator[Finding]:
+def _values(recorded: Recorded) -> Findings:
     """Name values that are not finite, or outside of their space, at any step."""
     for anomaly in recorded.summary.anomalies:
         if anomaly.problem == "outside":
@@ -122,7 +122,7 @@ def _values(recorded: Recorded) -> Iterator[Finding]:
             yield Finding("fail", str(anomaly), "find where it arises")
 
 
-def _infos(recorded: Recorded) -> Iterator[Finding]:
+def _infos(recorded: Recorded) -> Findings:
     """Name infos that nothing can store."""
     patterns = recorded.trial.config.drop_info
     # What the user leaves out is counted too.
@@ -137,7 +137,7 @@ def _infos(recorded: Recorded) -> Iterator[Finding]:
         )
 
 
-def _seeds(recorded: Recorded) -> Iterator[Finding]:
+def _seeds(recorded: Recorded) -> Findings:
     """Look whether seeds decide: other ones give other episodes, and the same ones the same.
 
     A few episodes run again in a new process, in falling order, so that each has another predecessor, and one
@@ -167,8 +167,7 @@ def _seeds(recorded: Recorded) -> Iterator[Finding]:
         first = recorded.batch(place)
         difference = first_difference(first, again, only=_COURSE) or first_difference(first, again)
         if difference is not None:
-            was, now = difference.values
-            what = f"episode {number}: {difference.place} is {was}, then {now}"
+            what = f"episode {number}: {difference}"
             if difference.infos:
                 yield Finding("warn", what, advice(difference))
             else:
@@ -219,7 +218,7 @@ def _reason(recorded: Recorded, number: int, what: str, who: str, field: str) ->
     return Finding("fail", f"{what}; the {who} keeps state across resets", change)
 
 
-ON_EPISODES: Mapping[str, Callable[[Recorded], Iterator[Finding]]] = {
+ON_EPISODES: Mapping[str, Callable[[Recorded], Findings]] = {
     "range of actions": _actions,
     "endings": _endings,
     "values": _values,

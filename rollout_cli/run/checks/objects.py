@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from rollout_cli.envs.describe import stack_warnings
-from rollout_cli.episodes.spaces import are_alike, space_leaves
+from rollout_cli.episodes.spaces import Space, are_alike, space_leaves
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import first_line, reporting, traceback_text
 from rollout_cli.policies.policy import AdaptedPolicy
@@ -41,7 +41,7 @@ _NO_FAULTS = (
 )
 """What gymnasium's checker warns of in any wrapper, in its own environments, and in Meta-World."""
 _HARMLESS = ("non-deterministic", "share an object")
-"""What ends it and spoils no run: workers seed more generators than a reset, and record an observation at once."""
+"""What ends it and spoils no run: workers seed more generators than a reset, and copy observations at once."""
 _AS_TRAINED = "give the environment the arguments and wrappers of the training"
 _clock = time.perf_counter
 
@@ -54,6 +54,10 @@ class Finding:
     what: str
     change: str = ""
     details: str = ""  # The traceback, if user code raised.
+
+
+Findings = Iterator[Finding]
+"""What a check yields."""
 
 
 class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -157,7 +161,7 @@ class InspectingWorker(DefaultWorker):
         self.rate = steps / (_clock() - began)
 
 
-def _found(look: Callable[[InspectingWorker], Iterator[Finding]], worker: InspectingWorker) -> list[Finding]:
+def _found(look: Callable[[InspectingWorker], Findings], worker: InspectingWorker) -> list[Finding]:
     """Return the findings of a check; what the user's code raises under it is one."""
     try:
         return [*look(worker)]
@@ -166,7 +170,7 @@ def _found(look: Callable[[InspectingWorker], Iterator[Finding]], worker: Inspec
         return [Finding("fail", f"it raised {first_line(error)}", change, traceback_text(error))]
 
 
-def _checker(worker: InspectingWorker) -> Iterator[Finding]:
+def _checker(worker: InspectingWorker) -> Findings:
     """Run gymnasium's own checker, on what a run records."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -187,7 +191,7 @@ def _checker(worker: InspectingWorker) -> Iterator[Finding]:
             yield Finding("warn", text.replace("\x1b[33m", "").replace("\x1b[0m", "").removeprefix("WARN: "))
 
 
-def _saved_spaces(worker: InspectingWorker) -> Iterator[Finding]:
+def _saved_spaces(worker: InspectingWorker) -> Findings:
     """Compare the spaces that a policy was trained with, where it has them, with the environment's."""
     holders = (worker.policy.wrapped, getattr(worker.policy.wrapped, "policy", None))
     turns = any(hasattr(holder, "obs_to_tensor") for holder in holders)  # Stable-Baselines3 turns images.
@@ -198,9 +202,7 @@ def _saved_spaces(worker: InspectingWorker) -> Iterator[Finding]:
             yield from _compared(name.replace("_", " "), saved, getattr(worker.env_spec, name), turns=turns)
 
 
-def _compared(
-    what: str, saved: spaces.Space[Any], space: spaces.Space[Any], *, turns: bool
-) -> Iterator[Finding]:
+def _compared(what: str, saved: Space, space: Space, *, turns: bool) -> Findings:
     """Compare two spaces, of Dicts each part; a policy that turns images may have their channels first."""
     if isinstance(saved, spaces.Dict) and isinstance(space, spaces.Dict) and saved.keys() == space.keys():
         for key in saved:
@@ -213,7 +215,7 @@ def _compared(
         yield _space_difference(what, saved, space)
 
 
-def _has_same_bounds(saved: spaces.Space[Any], space: spaces.Space[Any]) -> bool:
+def _has_same_bounds(saved: Space, space: Space) -> bool:
     """Return whether two Boxes have equal bounds in another order: VecFrameStack repeats each n times."""
     if not isinstance(saved, spaces.Box) or not isinstance(space, spaces.Box):
         return False
@@ -224,16 +226,17 @@ def _has_same_bounds(saved: spaces.Space[Any], space: spaces.Space[Any]) -> bool
     return before == now
 
 
-def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[Any]) -> Finding:
+def _space_difference(what: str, saved: Space, space: Space) -> Finding:
     was, now = (
-        str(each) if len(str(each)) <= _SHORT else f"{type(each).__name__} {each.shape} of {each.dtype}"
-        for each in (saved, space)
+        str(side) if len(str(side)) <= _SHORT else f"{type(side).__name__} {side.shape} of {side.dtype}"
+        for side in (saved, space)
     )
     text = f"the {what} of the policy is {was}, of the environment {now}"
     old, new = space_leaves(saved), space_leaves(space)
-    if [(leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in old] == [
-        (leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in new
-    ]:
+    forms, wanted_forms = (
+        [(leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in leaves] for leaves in (new, old)
+    )
+    if forms == wanted_forms:
         # Bounds of a Box change nothing that a network takes.
         return Finding("warn" if all(leaf.kind == "box" for leaf in new) else "fail", text, _AS_TRAINED)
     if len(old) == len(new) == 1 and old[0].shape != new[0].shape:
@@ -250,7 +253,7 @@ def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[A
     return Finding("fail", text, _AS_TRAINED)
 
 
-def _steps(worker: InspectingWorker) -> Iterator[Finding]:
+def _steps(worker: InspectingWorker) -> Findings:
     """Take some steps, and look at masks, and at actions that a step changes."""
     env, policy, space = worker.recorded_env, worker.policy, worker.env_spec.action_space
     if isinstance(policy.users_own, RecordedPolicy):  # It acts in recorded episodes alone.
@@ -291,7 +294,7 @@ def _steps(worker: InspectingWorker) -> Iterator[Finding]:
         )
 
 
-def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
+def _exploration(worker: InspectingWorker) -> Findings:
     """Ask for several actions for one observation: whether the policy draws."""
     policy, answers = worker.policy, []
     if isinstance(policy.users_own, RecordedPolicy):
@@ -316,13 +319,13 @@ def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
         )
 
 
-def _stack(worker: InspectingWorker) -> Iterator[Finding]:
+def _stack(worker: InspectingWorker) -> Findings:
     """Look for wrappers that are fit for training and wrong for data."""
     for line in stack_warnings(worker.env):
         yield Finding("warn", line, "wrap the environment otherwise")
 
 
-ON_OBJECTS: Mapping[str, Callable[[InspectingWorker], Iterator[Finding]]] = {
+ON_OBJECTS: Mapping[str, Callable[[InspectingWorker], Findings]] = {
     "gymnasium's checker": _checker,
     "wrappers": _stack,
     "saved spaces": _saved_spaces,

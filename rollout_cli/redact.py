@@ -1,0 +1,34 @@
+"""Secrets: cut from strings and plain values, by the names that they stand under."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from typing import Any
+
+CUT = "***"
+"""Stands for a secret."""
+HIDDEN_NAME = r"(?i:token|secret|passwo?r?d|api[-_]?key|credential|private[-_]?key)"
+"""What the name of a secret contains."""
+_VALUE = r"""(["'])(?:(?!\2).)*\2|\{[^{}]*\}|\[[^\[\]]*\]|[^\s"'&,;}\])…]+"""
+_ASSIGNED = rf"""({HIDDEN_NAME}[\w-]{{,40}}(?:["']\s*:|\s*=)\s*)(?:{_VALUE})"""
+_USER = r"(\w://)[^/\s@\"']+@"
+
+
+def without_secrets(value: Any) -> Any:
+    """Return a plain value without secrets: values under the names of secrets, and the users of URLs."""
+    if isinstance(value, dict):
+        is_cut = {
+            key: item and not isinstance(item, bool) and re.search(HIDDEN_NAME, key)
+            for key, item in value.items()
+        }
+        return {key: CUT if is_cut[key] else without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [*map(without_secrets, value)]
+    if not isinstance(value, str):
+        return value
+    if value.startswith("{") and re.search(HIDDEN_NAME, value):
+        with contextlib.suppress(ValueError, RecursionError):  # TOML, perhaps.
+            return json.dumps(without_secrets(json.loads(value)))
+    return re.sub(_USER, rf"\1{CUT}@", re.sub(_ASSIGNED, rf"\1\2{CUT}\2", value))
