@@ -1,4 +1,4 @@
-"""The fields of info.json that the package reads, and their types: `read_info` refuses a document with others."""
+"""The fields of info.json that the package reads, and their types: `read_info` refuses other types."""
 
 from __future__ import annotations
 

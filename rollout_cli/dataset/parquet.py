@@ -133,7 +133,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _claimed_bytes(file: pq.ParquetFile) -> int:
-    """Return what the footer of a file says of its size in memory; values of fixed size may be run lengths."""
+    """Return a file's size in memory by its footer; values of fixed size may be run lengths."""
     metadata, schema = file.metadata, file.schema
     texts = [at for at in range(len(schema)) if schema.column(at).physical_type == "BYTE_ARRAY"]
     n_bytes: int = metadata.num_rows * sum(map(_row_bytes, file.schema_arrow.types))

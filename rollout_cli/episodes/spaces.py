@@ -73,7 +73,7 @@ class Leaf:
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
-        """The least and the greatest value of each number of a sample, both included; None for text and sequences."""
+        """The least and the greatest value of each number of a sample; None for text and sequences."""
         space: Any = self.space
         if self.kind == "box":
             return space.low, space.high

@@ -55,7 +55,7 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         "description": description,
         "not_held": list(export.losses),
     }
-    # What `recover_environment` makes: only gymnasium's environments have one, and a vector one may be another.
+    # What `recover_environment` makes: only gymnasium's environments have one, and a vector one may differ.
     env = export.run.get("env", {})
     if env.get("spec_json") and "num_envs" not in env:
         limited = {**json.loads(env["spec_json"]), "max_episode_steps": export.env_spec.max_episode_length}

@@ -53,8 +53,8 @@ class Pace:
 class Leases:
     """The account of one call's leases; times are seconds on any one clock.
 
-    `block` is the least number of episodes worth leasing (a worker's number of environments). `paces` are those
-    of an earlier call, by worker.
+    `block` is the least number of episodes worth leasing (a worker's number of environments). `paces` are
+    those of an earlier call, by worker.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Leases:
         return count
 
     def _share(self, worker: int, has: int) -> int:
-        """Return the worker's equal share of the rest, or half of it if that takes long: so all end together."""
+        """Return the worker's equal share of the rest; half of it if that takes long, so all end together."""
         n_workers, in_flight = len(self.in_flight), self._n_in_flight
         left = self._plan.still_needed(in_flight)
         if left is None:

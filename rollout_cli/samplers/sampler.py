@@ -47,8 +47,7 @@ class Sampler:
     """Samples episodes with several workers.
 
     A subclass gives a pool by `_make_pool`. A sampler of another kind overrides the documents' methods
-    instead, all of them: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`,
-    `shutdown_worker`.
+    instead: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`, `shutdown_worker`.
 
     Args:
         agents: A policy for all workers, or a list of one a worker: a SPEC, or what `adapt_policy` takes.
@@ -93,8 +92,7 @@ class Sampler:
             worker_factory, agents, envs = agents, envs, garage_envs
         options = {name: value for name, value in options.items() if value is not None}
         if worker_factory is not None and options:
-            hint = "give either, not both"
-            raise UsageError(f"worker_factory decides about {', '.join(options)}", hint=hint)
+            raise UsageError(f"worker_factory decides about {', '.join(options)}", hint="omit one of them")
         self._factory = worker_factory or WorkerFactory(**options)
         self.n_workers, self.seed = self._factory.n_workers, self._factory.seed
         self._updates = UpdateLog(self._factory, agents, envs)
@@ -225,8 +223,7 @@ class Sampler:
         chunks: Iterator[Chunk] = self.stream(plan, agent_update=agent_update, env_update=env_update)
         if progress:
             chunks = shown(chunks, label=self._updates.labels[0], **totals)
-        # Partitions interleave.
-        if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):
+        if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):  # Partitions interleave.
             return EpisodeBatch.from_chunks(self.env_spec, ordered)
         raise InterruptedRunError("the call was stopped before an episode had ended")
 
@@ -266,7 +263,6 @@ class Sampler:
         if self._env_spec is None:
             call = self._starting or self._begin(None)
             with self._shut_down_on_error(call):
-                self._take(call)
                 while self._env_spec is None:
                     if self._failure is not None:
                         raise as_raised(self._failure)
@@ -330,8 +326,7 @@ class Sampler:
         """Wait until something happens in the pool, and handle it."""
         self._execute(call.top_up())
         if self._pool is None:
-            hint = "begin a new stream"
-            raise UsageError("the workers were shut down while their stream was under way", hint=hint)
+            raise UsageError("the workers were shut down during their stream", hint="begin a new stream")
         for event in self._pool.wait():
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self._report = (self._report or replace(event.report, files=())).joined(event.report)

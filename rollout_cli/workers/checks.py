@@ -62,7 +62,7 @@ def as_reward(reward: Any) -> float:
 
 
 def as_flag(name: str, flag: Any) -> bool:
-    """Return `terminated` or `truncated` as a bool: a bool, 0, 1, or an array of any library that holds one."""
+    """Return `terminated` or `truncated` as a bool; an array of any library may hold it, or 0 or 1."""
     number = _number_in(flag)
     if number not in (0.0, 1.0):
         raise _bad_result(name, flag, "a bool", "return True or False for terminated and for truncated")
@@ -82,7 +82,7 @@ def element(value: Any) -> Any:
 
 
 def _number_in(value: Any) -> float | None:
-    """Return the real number that a value is, or that an array of one element holds; None for anything else."""
+    """Return a real number, or the number in an array of one element; None for anything else."""
     try:
         value = element(value)
         return None if isinstance(value, _NO_NUMBERS) else float(value)

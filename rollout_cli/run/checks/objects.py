@@ -41,7 +41,7 @@ _NO_FAULTS = (
 )
 """What gymnasium's checker warns of in any wrapper, in its own environments, and in Meta-World."""
 _HARMLESS = ("non-deterministic", "share an object")
-"""What ends it and spoils no run: workers seed more generators than a reset, and copy observations at once."""
+"""What ends it and harms no run: workers seed more generators than a reset, and copy observations."""
 _AS_TRAINED = "give the environment the arguments and wrappers of the training"
 _clock = time.perf_counter
 

@@ -56,7 +56,7 @@ class NativeEngine:
         if any(leaf.kind == "sequence" for leaf in (*self._spaces.leaves, *actions)):
             raise UnsupportedSpaceError(
                 "vector environments with a Sequence space are not supported",
-                hint='omit {vectorization="native"}: {envs_per_worker=…} then steps copies of the environment',
+                hint='omit {vectorization="native"}; {envs_per_worker=…} then steps copies of it',
             )
         self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
         self.row_bytes = self._buffer.row_bytes
