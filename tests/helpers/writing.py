@@ -121,7 +121,7 @@ def write_dataset(
     """
     with open_writer(path, spec=spec, **options) as writer:
         for at, chunk in enumerate(chunks):
-            own = seeded(chunk, options.get("root_seed", 0))
+            own = seeded(chunk, options["root_seed"]) if options.get("root_seed") else chunk
             writer.write(own, partition=partitions[at] if partitions else 0)
             if flush and at % 7 == 0:
                 writer.flush()
