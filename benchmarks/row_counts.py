@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.policies import Array, BatchedLinear
 from rollout_cli import LocalSampler, MultiprocessingSampler, Sampler, VecWorker
+from rollout_cli.policies.random import RandomPolicy
 
 
 class Counter:
@@ -44,37 +45,30 @@ def counted(folder: Path) -> int:
     return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.iterdir())
 
 
-class RandomPolicy:
-    """Pushes left or right at random, each row from a generator of its own."""
+class CountedRandom(RandomPolicy):
+    """The policy `random`, which counts the vector steps of its worker."""
 
-    def __init__(self) -> None:
-        self._generators: list[np.random.Generator] = []
-
-    def seed_rows(self, mask: Array, seeds: Array) -> None:
-        """Seed the rows that start an episode."""
-        self._generators = self._generators or [np.random.default_rng(0)] * len(mask)
-        for row in np.flatnonzero(mask):
-            self._generators[row] = np.random.default_rng(int(seeds[row]))
+    def __init__(self, counter: Counter) -> None:
+        super().__init__(gymnasium.make("CartPole-v1").action_space)
+        self._counter = counter
 
     def get_actions(self, observations: Array) -> tuple[Array, dict[str, Any]]:
-        """Choose n actions, int64 (n,)."""
-        del observations
-        return np.array([generator.integers(2) for generator in self._generators]), {}
-
-
-class CallCounter:
-    """A batched policy around another one; it counts the vector steps of its worker."""
-
-    def __init__(self, policy: Any, counter: Counter) -> None:
-        self._policy, self._counter = policy, counter
-        if hasattr(policy, "seed_rows"):
-            self.seed_rows = policy.seed_rows
-
-    def get_actions(self, observations: Array) -> tuple[Array, dict[str, Any]]:
-        """Return the policy's actions."""
+        """Return n actions, int64 (n,)."""
         self._counter.add()
-        actions: tuple[Array, dict[str, Any]] = self._policy.get_actions(observations)
-        return actions
+        return super().get_actions(observations)
+
+
+class CountedLinear(BatchedLinear):
+    """A linear policy, which counts the vector steps of its worker."""
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def get_actions(self, observations: Array) -> tuple[Array, dict[str, Any]]:
+        """Return n actions, int64 (n,)."""
+        self._counter.add()
+        return super().get_actions(observations)
 
 
 class StepCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -91,7 +85,7 @@ class StepCounter(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 SAMPLERS: dict[str, type[Sampler]] = {"local": LocalSampler, "processes": MultiprocessingSampler}
-POLICIES: dict[str, Callable[[], Any]] = {"random": RandomPolicy, "linear": BatchedLinear}
+POLICIES: dict[str, Callable[[Counter], Any]] = {"random": CountedRandom, "linear": CountedLinear}
 
 
 def count(
@@ -100,7 +94,7 @@ def count(
     """Return the steps that were returned and run, and the row steps: those of all rows, at rest or not."""
     with tempfile.TemporaryDirectory() as calls, tempfile.TemporaryDirectory() as steps:
         sampler = SAMPLERS[kind](
-            CallCounter(POLICIES[policy](), Counter(Path(calls))),
+            POLICIES[policy](Counter(Path(calls))),
             StepCounter(gymnasium.make("CartPole-v1"), Counter(Path(steps))),
             n_workers=n_workers,
             worker_class=VecWorker,
