@@ -159,7 +159,10 @@ class TorchPolicy(NetworkPolicy):
         if n_rows not in self._acts_alike:
             space = copy.deepcopy(self._observation_space)  # Nothing is drawn from the space itself.
             space.seed(0)
-            batch = self._tensors(self._observations.stack([space.sample()] * n_rows))
+            columns = zip(self._observations.leaves, self._observations.columns(space.sample()), strict=True)
+            # Numbers near a distant bound would saturate the module, which hides a difference.
+            sample = [np.clip(value, -1, 1) if leaf.kind == "box" else value for leaf, value in columns]
+            batch = self._tensors(self._observations.stack([self._observations.tree(sample)] * n_rows))
             outputs = []
             with self._torch.no_grad(), contextlib.suppress(Exception):  # The first step raises it again.
                 outputs = _output_tensors(self.wrapped(batch))

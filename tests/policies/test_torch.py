@@ -190,6 +190,16 @@ def test_whether_rows_act_alike(forward: Any, env_spec: EnvSpec, expected: bool)
     assert policy.acts_alike(16) is expected
 
 
+def test_rows_are_compared_where_a_module_does_not_saturate() -> None:
+    """Samples of a space without useful bounds would drive a tanh to 1.0 in each row, which hides a difference."""
+    wide = EnvSpec(spaces.Box(-1e38, 1e38, (3,), np.float32), DISCRETE.action_space)
+
+    def forward(x: Any) -> Any:
+        return torch.tanh(0.1 * x.sum(1, keepdim=True) + by_row(x))
+
+    assert not adapt_policy(module_of(forward), wide).acts_alike(16)
+
+
 def test_free_rows_run_the_episodes_that_fixed_rows_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where rows act alike, a free one takes the lowest number: the same episodes, with fewer calls."""
     batches, calls = [], [0, 0]
