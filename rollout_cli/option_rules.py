@@ -27,7 +27,7 @@ Contradictions = tuple[tuple[object, str, str], ...]
 
 
 def _of_native(config: CollectConfig) -> Contradictions:
-    """Return what contradicts `--vectorization native`."""
+    """Return the options that contradict `--vectorization native`."""
     return (
         (
             config.fresh_env,

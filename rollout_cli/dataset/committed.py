@@ -29,7 +29,7 @@ class CommittedPartition(NamedTuple):
 
     next_number: int  # All lower numbers of it are in the dataset, or skipped.
     steps: int = 0
-    last_length: int | None = None  # Steps of the last episode; None where there is none.
+    last_length: int | None = None  # Steps of the last episode; None if the partition has no episode.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Committed:
 
 
 def read_committed(root: Path, info: Document) -> Committed:
-    """Return what is committed of the dataset in `root`, whose info.json is `info`; nothing is changed.
+    """Read the committed part of the dataset in `root`, whose info.json is `info`; change nothing.
 
     `DatasetFormatError` says that a file before the last one is missing or damaged, or that the last one does
     not hold what it states.
@@ -94,7 +94,7 @@ def read_committed(root: Path, info: Document) -> Committed:
 def _read_segments(
     root: Path, schema: DatasetSchema, run: str | None, segments: list[SegmentId], start: int | None
 ) -> tuple[list[Written], DatasetFormatError | None]:
-    """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
+    """Return the segments of a partition from episode `start` on, and the damage of the last segment."""
     written: list[Written] = []
     for segment in segments:
         try:
@@ -115,7 +115,7 @@ def _read_segments(
 
 
 def read_record(root: Path, run: str | None, segment: SegmentId, start: int | None = None) -> SegmentRecord:
-    """Return the commit record of a segment of `run`, which begins with episode `start` if that is not None.
+    """Return the commit record of a segment of `run`; its first episode must be `start`, if that is given.
 
     `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not
     agree.

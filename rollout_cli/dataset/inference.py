@@ -43,7 +43,7 @@ def _fingerprint(digests: Sequence[bytes], source: Document) -> str:
     not on workers, samplers, or the part of the run that is collected.
     """
     plain = json.loads(json.dumps([source["root_seed"], (source.get("env") or {}).get("kwargs")]))
-    # Keys are texts by now, so that they can be sorted.
+    # Keys are strings by now, and can be sorted.
     parts = [json.dumps(plain, sort_keys=True).encode(), *digests]
     return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 

@@ -50,7 +50,7 @@ SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
 
 Beginning = tuple[int | None, int | None]
-"""The first id and number of a segment, None where it is unknown: behind a file that could not be read."""
+"""The first id and number of a segment; None if unknown, after a file that could not be read."""
 
 Check = tuple[str, Array | bool]
 """A problem, and which episodes have it, bool (N,); one bool for a file as a whole."""

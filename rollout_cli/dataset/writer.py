@@ -84,7 +84,7 @@ class DatasetWriter:
         self._published: DatasetBuild | None = None  # The one whose files are in the folder itself.
         self.has_episodes = False  # Whether any whole episode came, or was there.
         self.on_failure: Callable[[], None] = lambda: None  # The timer calls it when a commit has failed.
-        self.facts: Callable[[], Fields] = dict  # What info.json records of the run at its end.
+        self.facts: Callable[[], Fields] = dict  # Facts of the run that info.json records at its end.
         # The timer and the caller share the state: whoever changes it has the lock.
         self._changing = threading.Lock()
         self._has_new = False  # Whether whole episodes came since the last flush.

@@ -227,7 +227,7 @@ def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> Record
 
 
 def skipped_facts(skipped: Mapping[int, str]) -> dict[str, Any]:
-    """Return what info.json records of skipped episodes; nothing where there is none."""
+    """Return the facts of skipped episodes for info.json; empty if no episode was skipped."""
     episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())]
     note = {"count": len(episodes), "note": SKIPPED_NOTE, "episodes": episodes}
     return {"skipped": note} if episodes else {}
