@@ -87,6 +87,7 @@ class Option:
             problem = f"{label} must {rest}" if should else f"{label}: {first['msg']}"
             raise ConfigError(
                 f"{problem}, got {value}",
+                code="option-value",
                 hint=f"use {' or '.join(self.choices) or types.ALLOWED[self.metavar]}",
             ) from error
 
@@ -267,7 +268,9 @@ class CollectConfig:
 
     def __post_init__(self) -> None:
         if self.command not in get_args(CommandName):
-            raise ConfigError(f"command must be 'collect' or 'exact', got {self.command!r}")
+            raise ConfigError(
+                f"command must be 'collect' or 'exact', got {self.command!r}", code="option-value"
+            )
         for name, option in OPTIONS.items():
             object.__setattr__(self, name, option.read(getattr(self, name), name))
         # A folder may name an environment: `completed` of a run reads it. A SPEC may be too long for a path.

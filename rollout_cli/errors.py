@@ -62,13 +62,17 @@ def misspelt(wrong: str, names: Iterable[str]) -> str:
 class RolloutError(Exception):
     """The root of the tree: in one line each, `message` says what happened and where, `hint` what to do next.
 
-    `details` is text to show below the message, such as a worker's traceback. Both may be empty. Secrets are
-    cut from all of them.
+    `code` names the error for programs; it stays when the wording changes. `details` is shown below the
+    message, such as a worker's traceback. Both `hint` and `details` may be empty. Secrets are removed from
+    all of them.
     """
 
     exit_code: ClassVar[int] = 1
+    code = "error"
+    """The code of an error that has no more precise one."""
 
-    def __init__(self, message: str, *, hint: str = "", details: str = "") -> None:
+    def __init__(self, message: str, *, code: str = "", hint: str = "", details: str = "") -> None:
+        self.code = code or type(self).code
         self.message, self.marked_hint, self.details = map(without_secrets, (message, hint, details))
         super().__init__(self.message)
 
@@ -98,25 +102,33 @@ class RemoteError(Exception):
 class InternalError(RolloutError, AssertionError):
     """A fault of this package, or verbs called in an illegal order: a state that should be impossible."""
 
+    code = "internal"
+
 
 class UsageError(RolloutError):
     """Arguments that cannot be used together, or with this input."""
 
     exit_code = 2
+    code = "usage"
 
 
 class ArgumentError(UsageError, ValueError):
     """An argument out of its range, or a list with another length than there are workers, or rows."""
 
+    code = "argument"
+
 
 class ConfigError(UsageError):
     """A configuration file or value that cannot be used."""
+
+    code = "config"
 
 
 class UserCodeError(RolloutError):
     """The user's policy, environment, worker class or set-up is unusable; subclasses say which and how."""
 
     exit_code = 3
+    code = "user-code"
 
     def __init__(
         self, message: str, *, place: str = "", episodes: tuple[int, ...] = (), **texts: str
@@ -141,63 +153,88 @@ class UserCodeError(RolloutError):
 class PolicyLoadError(UserCodeError):
     """A policy that cannot be found, read, or recognised."""
 
+    code = "policy-load"
+
 
 class EnvLoadError(UserCodeError):
     """An environment that cannot be found, read, or built."""
+
+    code = "env-load"
 
 
 class EnvTypeError(EnvLoadError, TypeError):
     """An object that is no environment, and no update of one."""
 
+    code = "env-type"
+
 
 class UnsupportedSpaceError(EnvLoadError):
     """A space that has no fixed set of columns."""
+
+    code = "space-unsupported"
 
 
 class PolicyError(UserCodeError):
     """A policy that raised, or gave what its contract does not allow."""
 
+    code = "policy-failed"
+
 
 class EnvError(UserCodeError):
     """An environment that raised, or gave what its contract does not allow."""
+
+    code = "env-failed"
 
 
 class NotReproducibleError(UserCodeError):
     """Episodes that do not come out the same when they are run again, where that was required."""
 
+    code = "not-reproducible"
+
 
 class ChangedFilesError(UserCodeError):
     """Files that the policy or the environment reads were changed while a run went on."""
+
+    code = "files-changed"
 
 
 class WorkerError(RolloutError):
     """Worker processes that died or could not be started."""
 
     exit_code = 4
+    code = "worker-failed"
 
 
 class StorageError(RolloutError):
     """Input or output failed: a folder, a file, a disk."""
 
     exit_code = 5
+    code = "storage"
 
 
 class DatasetExistsError(StorageError):
     """The output folder already holds something."""
 
+    code = "output-exists"
+
 
 class DatasetLockedError(StorageError):
     """Another run is writing to the folder."""
 
+    code = "dataset-locked"
+
 
 class DatasetFormatError(StorageError):
     """A folder or file that is not a dataset of this format."""
+
+    code = "dataset-format"
 
 
 class VerificationError(RolloutError):
     """A dataset that does not hold what it says; `report` is what was found, as JSON."""
 
     exit_code = 6
+    code = "dataset-invalid"
 
     def __init__(self, message: str, *, report: Mapping[str, Any] | None = None, **texts: str) -> None:
         super().__init__(message, **texts)
@@ -208,9 +245,11 @@ class InterruptedRunError(RolloutError):
     """The user interrupted the run (SIGINT)."""
 
     exit_code = 130
+    code = "interrupted"
 
 
 class TerminatedRunError(RolloutError):
     """The run was asked to end (SIGTERM)."""
 
     exit_code = 143
+    code = "terminated"

@@ -28,7 +28,9 @@ def keyword(text: str, label: str, *, example: str = "") -> tuple[str, object]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise ConfigError(
-            f"{label} must be key=value, got {text!r}", hint=f"for example: {example or f'{label} g=9.81'}"
+            f"{label} must be key=value, got {text!r}",
+            code="option-value",
+            hint=f"for example: {example or f'{label} g=9.81'}",
         )
     try:
         table = tomllib.loads(f"value = {value}")
@@ -50,7 +52,11 @@ def parted(spec: str, what: str) -> tuple[str, dict[str, object]]:
     pairs = [keyword(pair, label, example=example) for pair in text.split("&") if pair]
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ConfigError(f"{what} {name} gets an argument twice: {text}", hint="give each argument once")
+        raise ConfigError(
+            f"{what} {name} gets an argument twice: {text}",
+            code="argument-repeated",
+            hint="give each argument once",
+        )
     return name, values
 
 

@@ -64,7 +64,9 @@ def needing(package: str, module: str = "") -> Iterator[None]:
         if (error.name or "").partition(".")[0] != (module or package.replace("-", "_")):
             raise
         raise UsageError(
-            f"this needs {package}, which is not installed", hint=f"pip install {package}"
+            f"this needs {package}, which is not installed",
+            code="package-missing",
+            hint=f"pip install {package}",
         ) from error
 
 
@@ -88,7 +90,9 @@ def traceback_text(error: BaseException) -> str:
     return _shortened("".join(traceback.format_exception(error)), 20_000)
 
 
-def failure(kind: ErrorKind, what: str, error: BaseException, *, hint: str = _SHOW_WHERE) -> UserCodeError:
+def failure(
+    kind: ErrorKind, what: str, error: BaseException, *, code: str, hint: str = _SHOW_WHERE
+) -> UserCodeError:
     """Return an error of `kind` that says what failed, with the user's own traceback as its details."""
     if isinstance(error, SystemExit):
         what = f"{what}: it ended with sys.exit"
@@ -96,18 +100,20 @@ def failure(kind: ErrorKind, what: str, error: BaseException, *, hint: str = _SH
             "raise an exception or return instead; "
             "put a program's own part under `if __name__ == '__main__':`"
         )
-    return kind(f"{what}: {first_line(error)}", hint=hint, details=traceback_text(error))
+    return kind(f"{what}: {first_line(error)}", code=code, hint=hint, details=traceback_text(error))
 
 
 @contextlib.contextmanager
-def reporting(kind: ErrorKind, what: str, *, hint: str = _SHOW_WHERE) -> Iterator[None]:
+def reporting(
+    kind: ErrorKind, what: str, *, code: str = "user-code-raised", hint: str = _SHOW_WHERE
+) -> Iterator[None]:
     """Run code of the user's: all that it raises becomes an error of `kind`, but for Ctrl-C and ours."""
     try:
         yield
     except BaseException as error:
         if isinstance(error, RolloutError) or is_interrupt(error):
             raise
-        raise failure(kind, what, error, hint=hint) from error
+        raise failure(kind, what, error, code=code, hint=hint) from error
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -201,16 +207,23 @@ def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) ->
     """Import one of the user's modules; those that lie in `folder` (None: the working folder) come first."""
     folder = _working_folder() if folder is None else folder
     what = f"importing {module!r} failed"
-    with reporting(kind, what, hint="the traceback below shows where in the module"), imports_from(folder):
+    hint = "the traceback below shows where in the module"
+    with reporting(kind, what, code="import-failed", hint=hint), imports_from(folder):
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name and f"{module}.".startswith(f"{error.name}."):
                 raise kind(
-                    f"there is no module {error.name!r}, which {module!r} names", hint=_PLACES.format(folder)
+                    f"there is no module {error.name!r}, which {module!r} names",
+                    code="module-missing",
+                    hint=_PLACES.format(folder),
                 ) from error
             raise failure(
-                kind, what, error, hint=f"install the package that provides {error.name!r}"
+                kind,
+                what,
+                error,
+                code="dependency-missing",
+                hint=f"install the package that provides {error.name!r}",
             ) from error
 
 
@@ -248,7 +261,7 @@ class Source:
             module_spec = _FolderFinder(folder).find_spec(top) or importlib.util.find_spec(top)
             module_spec = module_spec or PathFinder.find_spec(top, [folder])  # A plain folder.
         if module_spec is None:
-            raise kind(f"there is no module {module!r}", hint=_PLACES.format(folder))
+            raise kind(f"there is no module {module!r}", code="module-missing", hint=_PLACES.format(folder))
         files = (
             [Path(module_spec.origin)]
             if module_spec.has_location and module_spec.origin and not inner
@@ -270,21 +283,27 @@ class Source:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise kind(
-                        f"{path!r} is not a regular file", hint="copy its content into a file, and name that"
+                        f"{path!r} is not a regular file",
+                        code="spec-file-not-regular",
+                        hint="copy its content into a file, and name that",
                     )
                 if status.st_size > most_bytes:
                     raise kind(
                         f"{path!r} is larger than {most_bytes:,} bytes",
+                        code="spec-file-too-large",
                         hint="check that it is the file you mean",
                     )
                 data = file.read()
         except FileNotFoundError as error:
             raise kind(
-                f"there is no file {path!r}", hint=f"paths are relative to the working folder, {folder}"
+                f"there is no file {path!r}",
+                code="spec-file-missing",
+                hint=f"paths are relative to the working folder, {folder}",
             ) from error
         except (OSError, ValueError) as error:
             raise kind(
                 f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}",
+                code="spec-file-unreadable",
                 hint="check that it is a readable file",
             ) from error
         return cls(path, data, folder, sha256(data).hexdigest())
@@ -292,7 +311,12 @@ class Source:
     @classmethod
     def of(cls, item: Any, kind: ErrorKind, *, hint: str) -> Source:
         """Pickle a caller's object like cloudpickle: by value where other processes may lack its module."""
-        with reporting(kind, f"an object of type {type(item).__name__} cannot be pickled", hint=hint):
+        with reporting(
+            kind,
+            f"an object of type {type(item).__name__} cannot be pickled",
+            code="pickle-failed",
+            hint=hint,
+        ):
             data = cloudpickle.dumps(item)
         return cls("", data, None, sha256(data).hexdigest())
 
@@ -306,12 +330,13 @@ class Source:
         # A file of the user's that is named like a library in use is never imported: the path shows whose
         # module it is.
         where = getattr(item, "__file__", None) or "part of Python"
-        with reporting(kind, f"reading {attribute!r} of {module!r} failed"):
+        with reporting(kind, f"reading {attribute!r} of {module!r} failed", code="attribute-missing"):
             for name in attribute.split("."):
                 if not hasattr(item, name):
                     public = [key for key in getattr(item, "__dict__", {}) if not key.startswith("_")]
                     raise kind(
                         f"{module!r} ({where}) has no attribute {attribute!r}",
+                        code="attribute-missing",
                         hint=f"it has: {', '.join(sorted(public)[:12])}"
                         if public
                         else "check the name after the colon",
@@ -322,7 +347,10 @@ class Source:
     def _unpickle(self, data: bytes, kind: ErrorKind) -> Any:
         name = repr(self.spec) if self.spec else "the pickled object"
         hint = "it may be cut short or no pickle at all: write it again with cloudpickle.dump"
-        with reporting(kind, f"{name} cannot be unpickled", hint=hint), imports_from(self.folder):
+        with (
+            reporting(kind, f"{name} cannot be unpickled", code="unpickle-failed", hint=hint),
+            imports_from(self.folder),
+        ):
             try:
                 return pickle.loads(data)  # noqa: S301 - the user names the file, as code to run
             except ModuleNotFoundError as error:
@@ -330,6 +358,7 @@ class Source:
                     kind,
                     f"{name} needs a module that is missing",
                     error,
+                    code="dependency-missing",
                     hint=f"install {error.name!r}, or pickle by value (for a policy: `rollout policy pack`)",
                 ) from error
             except AttributeError as error:
@@ -337,6 +366,7 @@ class Source:
                     kind,
                     f"{name} needs a name that is missing",
                     error,
+                    code="attribute-missing",
                     hint="the code has changed since it was pickled: "
                     "pickle it again, or by value (`rollout policy pack`)",
                 ) from error

@@ -114,18 +114,22 @@ def check_together(config: CollectConfig, ends: Sequence[Option]) -> None:
     if not set_flags or not set(set_flags) <= set(flags):
         raise ConfigError(
             f"`rollout {config.command}` needs {' or '.join(flags)}, got {' and '.join(set_flags) or 'none'}",
+            code="amount-option",
             hint=f"say how much to collect, for example: rollout {config.command} {flags[0]} 10",
         )
     native = _of_native(config) if config.vectorization == "native" else ()
     for contradicts, message, hint in (*native, *_of_others(config)):
         if contradicts:
-            raise ConfigError(message, hint=hint)
+            raise ConfigError(message, code="options-conflict", hint=hint)
     if config.shard is not None and config.shard.parts > len(config.run_numbers):
         what = "episodes" if config.command == "collect" else "workers"
         raise ConfigError(
             f"--shard {config.shard} divides {len(config.run_numbers)} {what}, "
             "which are fewer than the parts",
+            code="shard-option",
             hint="divide into fewer parts",
         )
     for name in _WORKERS_OWN & config.worker_args.keys():
-        raise ConfigError(f"--worker-args cannot give {name}", hint="it follows from the options")
+        raise ConfigError(
+            f"--worker-args cannot give {name}", code="worker-args-option", hint="it follows from the options"
+        )

@@ -58,7 +58,9 @@ def _read_variable(option: Option, text: str) -> Any:
         words: Any = shlex.split(text) if option.repeats else text
     except ValueError as error:
         raise ConfigError(
-            f"{option.variable} cannot be split into words: {error}", hint="quote it as in a shell"
+            f"{option.variable} cannot be split into words: {error}",
+            code="config-variable",
+            hint="quote it as in a shell",
         ) from error
     return option.read(words, option.variable, text=True)
 
@@ -69,23 +71,28 @@ def _values_from_file(command: str, path: Path) -> Values:
         table = tomllib.loads((Source.read(str(path), ConfigError, most_bytes=1 << 20).data or b"").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
-            f"{path} is not valid TOML: {error}", hint="see https://toml.io for the syntax"
+            f"{path} is not valid TOML: {error}",
+            code="config-not-toml",
+            hint="see https://toml.io for the syntax",
         ) from error
     written_for = table.pop("command", command)
     if written_for != command:
         raise ConfigError(
             f"{path} is written for `rollout {written_for}`, not for `rollout {command}`",
+            code="config-command",
             hint="`command` in a file must be the command that reads it",
         )
     for key in table:
         if key not in OPTIONS:
             raise ConfigError(
                 f"{path}: there is no option {key!r}",
+                code="option-unknown",
                 hint=misspelt(key.replace("-", "_"), OPTIONS) or f"the options are: {', '.join(OPTIONS)}",
             )
         if command not in OPTIONS[key].commands:
             raise ConfigError(
                 f"{path}: `rollout {command}` has no option {key}",
+                code="option-unknown",
                 hint=f"`rollout {OPTIONS[key].commands[0]}` has it",
             )
     return {key: OPTIONS[key].read(value, f"{path}: {key}") for key, value in table.items()}

@@ -258,6 +258,7 @@ def agreed(before: Iterable[PinnedFile], now: Iterable[PinnedFile]) -> tuple[Pin
 def _changed(file: PinnedFile) -> ChangedFilesError:
     return ChangedFilesError(
         f"{file.label} was changed during the run, which reads it",
+        code="files-changed",
         hint="put the files back that the run began with and resume it, or collect to another folder",
     )
 

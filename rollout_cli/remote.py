@@ -51,7 +51,9 @@ def folder_of(value: Path | str) -> Path:
         return value
     text = str(value)
     if isinstance(value, Path) and text.startswith(tuple(f"{scheme}:/" for scheme in _OPTIONS)):
-        raise UsageError(f"{text} was a URI before it became a Path", hint="give the URI as a text")
+        raise UsageError(
+            f"{text} was a URI before it became a Path", code="uri-as-path", hint="give the URI as a text"
+        )
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)\??(.*)", text, re.DOTALL)
     if match is None:
         return Path(value)
@@ -61,6 +63,7 @@ def folder_of(value: Path | str) -> Path:
         # Nothing of it is shown: it may be a password.
         raise UsageError(
             f"the {scheme}:// URI holds a user name or credentials, which are not taken",
+            code="uri-credentials",
             hint=f"leave out what stands before the @; {_HINTS.get(scheme, 'give them elsewhere')}",
         )
     if scheme == "file" and place in ("", "localhost") and rest and not query:
@@ -68,17 +71,23 @@ def folder_of(value: Path | str) -> Path:
     if scheme not in _OPTIONS or (scheme in _OBJECT_STORES and not place):
         storages = ", ".join(f"{name}://" for name in ("file", *_OPTIONS))
         raise UsageError(
-            f"there is no storage at {scheme}://{place}", hint=f"give a folder, or a URI of {storages}"
+            f"there is no storage at {scheme}://{place}",
+            code="uri-unknown",
+            hint=f"give a folder, or a URI of {storages}",
         )
     options = parse_qsl(query, keep_blank_values=True)
     for name, choice in options:
         if name not in _OPTIONS[scheme]:
             names = ", ".join(_OPTIONS[scheme])
             raise UsageError(
-                f"a {scheme}:// URI has no option {name!r}", hint=f"the options are {names}; {_HINTS[scheme]}"
+                f"a {scheme}:// URI has no option {name!r}",
+                code="uri-option",
+                hint=f"the options are {names}; {_HINTS[scheme]}",
             )
         if name == "anonymous" and choice not in ("true", "false"):
-            raise UsageError(f"anonymous is {choice!r} in {text}", hint="give true or false")
+            raise UsageError(
+                f"anonymous is {choice!r} in {text}", code="uri-option", hint="give true or false"
+            )
     asked = "&".join(f"{name}={quote(value, safe=':')}" for name, value in options)
     return RemotePath(f"{scheme}:{place}?{asked}", *PurePosixPath(rest.lstrip("/")).parts)
 
@@ -128,7 +137,9 @@ class RemotePath(PosixPath):
         """Give its file system; let its errors leave as `StorageError`."""
         began = time.monotonic()
         if began < _silent_until.get(self.parts[0], began):
-            raise StorageError(f"{self} cannot be used: its server does not answer", hint=self.hint)
+            raise StorageError(
+                f"{self} cannot be used: its server does not answer", code="server-silent", hint=self.hint
+            )
         try:
             yield _connect(*self._origin)
         except (FileNotFoundError, NotADirectoryError):
@@ -137,13 +148,17 @@ class RemotePath(PosixPath):
             if time.monotonic() - began >= _SILENT_SECONDS:
                 _silent_until[self.parts[0]] = time.monotonic() + _PAUSE_SECONDS
             text = " ".join(str(error).split())[:_LONGEST]
-            raise StorageError(f"{self} cannot be used: {text}", hint=self.hint) from error
+            raise StorageError(
+                f"{self} cannot be used: {text}", code="server-refused", hint=self.hint
+            ) from error
 
     def check_server(self) -> None:
         """Raise `StorageError` unless its bucket exists, and the server answers."""
         top = RemotePath(self.parts[0])
         if not top.exists():
-            raise StorageError(f"{top} does not exist", hint=f"make it first, or {self.hint}")
+            raise StorageError(
+                f"{top} does not exist", code="bucket-missing", hint=f"make it first, or {self.hint}"
+            )
 
     # What pathlib has, by its contracts.
 

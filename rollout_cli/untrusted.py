@@ -35,5 +35,6 @@ def check_size(what: object, n_bytes: int) -> None:
     if n_bytes > limit:
         raise DatasetFormatError(
             f"{what} unpacks to {n_bytes:,} bytes; expected at most {limit:,}",
+            code="unpacked-size",
             hint=f"if you trust the dataset, set ROLLOUT_MEMORY_LIMIT={n_bytes}",
         )

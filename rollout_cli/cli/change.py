@@ -88,6 +88,7 @@ def split(
     if len(shares) < len(pairs):
         raise UsageError(
             f"--parts must be different names and their shares, got {parts!r}",
+            code="parts-option",
             hint="for example: train=0.9,test=0.1",
         )
     with showing_progress(quiet=quiet or json) as progress:

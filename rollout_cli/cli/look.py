@@ -39,7 +39,9 @@ def info(folder: Folder, *, json: JsonFlag = False) -> None:
         below = sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))
         if below:
             raise DatasetFormatError(
-                f"{folder} is no dataset, but holds some", hint=f"name one of: {', '.join(below)}"
+                f"{folder} is no dataset, but holds some",
+                code="not-a-dataset",
+                hint=f"name one of: {', '.join(below)}",
             )
     dataset = rollout_cli.load(folder)
     facts = facts_of(dataset)
@@ -150,7 +152,7 @@ def list_datasets(
     from rollout_cli.report.identity import sized  # noqa: PLC0415 - it loads numpy and pyarrow
 
     if not folder.is_dir():
-        raise StorageError(f"there is no folder {folder}")
+        raise StorageError(f"there is no folder {folder}", code="folder-missing")
     # A killed run's unfinished replacement, and what a repair moved aside, lie in folders with a dot.
     paths = [
         path.parents[1]

@@ -51,7 +51,11 @@ def local_path(text: str) -> Path:
     """
     path = folder_of(text)
     if isinstance(path, RemotePath) or not path.name:
-        raise UsageError(f"--output {text!r} names no local file", hint="give the path of a file to write")
+        raise UsageError(
+            f"--output {text!r} names no local file",
+            code="output-not-local",
+            hint="give the path of a file to write",
+        )
     return path
 
 

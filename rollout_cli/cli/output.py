@@ -159,6 +159,7 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     if as_json:
         document = without_secrets(
             {
+                "code": reported.code,
                 "class": type(reported).__name__,
                 "message": reported.message,
                 "hint": hint,
@@ -172,7 +173,7 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
             return reported.exit_code
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
-    lines = [f"{red}rollout: error:{plain} {one_line(reported.message)}"]
+    lines = [f"{red}rollout: error:{plain} {one_line(reported.message)} {dim}[{reported.code}]{plain}"]
     lines += [f"  hint: {one_line(hint)}"] if hint else []
     lines += ["", dim + printable(details.rstrip("\n"), keep="\n") + plain] if details else []
     print_message("\n".join(lines))
@@ -195,18 +196,22 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
     if hasattr(error, "format_message"):
         context = getattr(error, "ctx", None)
         command = "rollout" if context is None else context.command_path
-        return errors.UsageError(error.format_message(), hint=f"see: {command} --help")
+        return errors.UsageError(error.format_message(), code="command-line", hint=f"see: {command} --help")
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return errors.InterruptedRunError("interrupted before anything was written")
     is_said = any(words in first_line(error) for words in _OUT_OF_MEMORY)
     if is_said or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return errors.WorkerError(
-            f"out of memory: {first_line(error)}", hint="run fewer workers, or fewer environments in each"
+            f"out of memory: {first_line(error)}",
+            code="process-out-of-memory",
+            hint="run fewer workers, or fewer environments in each",
         )
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         return errors.StorageError(
-            f"the system refused an operation: {error.strerror or error}{where}", hint="--verbose shows where"
+            f"the system refused an operation: {error.strerror or error}{where}",
+            code="system-refused",
+            hint="--verbose shows where",
         )
     return errors.InternalError(
         f"internal error: {first_line(error)}",

@@ -62,7 +62,9 @@ def export(
         "path",
         "verify",
     }:  # What `export` itself is called with.
-        raise UsageError(f"{to} has no option {min(taken)!r}", hint=f"for example: {example}")
+        raise UsageError(
+            f"{to} has no option {min(taken)!r}", code="format-option", hint=f"for example: {example}"
+        )
     summary = rollout_cli.export(rollout_cli.load(folder), to, output, verify=verify, **options)
     rows = {
         "exported": summary.path,
@@ -116,7 +118,9 @@ def pack(
 
     if os.path.exists(output) and not overwrite:  # noqa: PTH110 - Path.exists raises where a name is too long
         raise StorageError(
-            f"{str(output)!r} exists already", hint="give another {output}, or {overwrite=True}"
+            f"{str(output)!r} exists already",
+            code="output-exists",
+            hint="give another {output}, or {overwrite=True}",
         )
     with user_output_on_stderr():
         packed = pack_policy(spec)

@@ -100,7 +100,9 @@ def writing_results() -> Iterator[None]:
     except BrokenPipeError:
         _give_up(sys.stdout)
     except OSError as error:
-        raise StorageError(f"cannot write to standard output: {error.strerror or error}") from error
+        raise StorageError(
+            f"cannot write to standard output: {error.strerror or error}", code="stdout-failed"
+        ) from error
 
 
 def flush_all() -> None:

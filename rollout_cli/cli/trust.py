@@ -50,6 +50,7 @@ def verify(
     if report.faults:
         raise VerificationError(
             f"{report.path} does not hold what it states: {counted(len(report.faults), 'fault')}",
+            code="dataset-invalid",
             hint=f"keep the valid part with: rollout repair {shell_word(report.path)}",
             details="\n".join(first_of(report.faults)),
             report=report.document(),
@@ -151,6 +152,7 @@ def _wanted(episode: int | None, episodes: str | None, *, all_: bool) -> range |
     if (n_given := (episode is not None) + (episodes is not None) + all_) != 1:
         raise UsageError(
             "these options exclude each other" if n_given else "say which episodes to replay",
+            code="episodes-option",
             hint="give one of: --episode ID, {episodes=A:B}, --all",
         )
     if episodes is not None:
@@ -164,7 +166,7 @@ def places_of(dataset: Dataset, folder: Path, wanted: range | None) -> list[int]
     places = [place for place, episode_id in enumerate(ids) if wanted is None or episode_id in wanted]
     if not places:
         hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
-        raise UsageError(f"{folder} has no such episode", hint=hint)
+        raise UsageError(f"{folder} has no such episode", code="episode-missing", hint=hint)
     return places
 
 
@@ -181,6 +183,7 @@ def _not_as_stored(
     lines = [f"episode {_title(rerun)}: {other}" for rerun, other in different]
     return VerificationError(
         f"{which} is not as stored: {difference}",
+        code="data-not-repeated",
         hint="; ".join(document["notices"])
         or f"the episode depends on more than its seeds: {advice(difference)}",
         details="\n".join(first_of(lines)),
@@ -212,6 +215,7 @@ def diff(
         ours, theirs = difference.values
         raise VerificationError(
             f"{folder} and {other} differ first in {place}: {ours} and {theirs}",
+            code="datasets-differ",
             report={**paths, "episode": episode, "difference": asdict(difference)},
         )
     rows = {"dataset": folder, "other": other, "episodes": f"{len(first):,}", "compared": "identical"}

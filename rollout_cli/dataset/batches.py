@@ -310,6 +310,7 @@ def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_ro
     except MemoryError as error:
         raise StorageError(
             f"{n_rows:,} rows do not fit into memory: {error}",
+            code="out-of-memory",
             hint="choose fewer columns, or read batches from the files: dataset.iter_batches(256)",
         ) from error
     return trees

@@ -107,6 +107,7 @@ def _read_segments(
                 return written, error
             raise DatasetFormatError(
                 f"{error.message}, and later segments follow it",
+                code="segment-unreadable",
                 hint=f"restore that file, or keep the segments before it: rollout repair {shell_word(root)}",
             ) from error
         written.append(Written(segment, record, *sizes))
@@ -126,11 +127,17 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
     try:
         record = SegmentRecord.from_footer(footer)
     except ValueError as error:
-        raise DatasetFormatError(f"{episodes} is not an episodes file of this format: {error}") from error
+        raise DatasetFormatError(
+            f"{episodes} is not an episodes file of this format: {error}", code="segment-unreadable"
+        ) from error
     if start not in (None, record.start):
-        raise DatasetFormatError(f"{episodes} begins with episode {record.start}, expected {start}")
+        raise DatasetFormatError(
+            f"{episodes} begins with episode {record.start}, expected {start}", code="segments-not-contiguous"
+        )
     if not rows or rows != record.episodes:
-        raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
+        raise DatasetFormatError(
+            f"{episodes} has {rows} rows, but its footer states {record.episodes}", code="segment-row-count"
+        )
     # The first range of those that were skipped may be the segment's beginning.
     first_number = dict(record.skipped).get(record.start, record.start)
     origin = file_origin(run, segment.partition, first_number)
@@ -139,5 +146,7 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
         rows = file.metadata.num_rows
         check_origin(data, file.metadata.metadata, origin)
     if rows < record.steps:
-        raise DatasetFormatError(f"{data} has {rows} rows, but {episodes} states {record.steps}")
+        raise DatasetFormatError(
+            f"{data} has {rows} rows, but {episodes} states {record.steps}", code="segment-row-count"
+        )
     return record

@@ -71,6 +71,7 @@ def _offsets(sizes: Array) -> pa.Buffer:
         raise StorageError(
             f"one column of {len(sizes):,} rows would hold {offsets[-1]:,} bytes or numbers, "
             f"over {MOST_OFFSET:,}",
+            code="column-too-large",
             hint="leave out large infos with {drop_info=KEY}, or shorten the texts of observations",
         )
     return pa.py_buffer(offsets.astype(np.int32))
@@ -148,6 +149,7 @@ def leaf_type(leaf: Leaf) -> pa.DataType:
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise UnsupportedSpaceError(
             f"a {type(leaf.space).__name__} space of dtype {leaf.dtype} at {leaf.name!r} cannot be stored",
+            code="space-dtype",
             hint="wrap the environment so that it uses an integer dtype, float16, float32 or float64",
         ) from error
 

@@ -207,6 +207,7 @@ def read_episode_table(root: Path, info: Document, files: Mapping[FileId, Path])
     if info["features"] != whole.describe():
         raise DatasetFormatError(
             f"{info_path(root)} is damaged: its features are not those of its spaces and infos",
+            code="info-features",
             hint=LOST_INFO,
         )
     tables, counts = [pa.Table.from_batches([], schema)], {}
@@ -222,11 +223,13 @@ def read_episode_table(root: Path, info: Document, files: Mapping[FileId, Path])
         if is_wrong.any():
             raise DatasetFormatError(
                 f"{path} is damaged: a length, source or data_row_index is out of range",
+                code="episode-table",
                 hint=DAMAGED_HINT,
             )
         if (chunks != chunk).any() or (numbers != file).any():
             raise DatasetFormatError(
-                f"{path} names another data file than its own: it is in another file's place"
+                f"{path} names another data file than its own: it is in another file's place",
+                code="file-misplaced",
             )
         partition = 0 if info["partitions"] == 1 else chunk
         origin = file_origin(fingerprint_of(info), partition, table[order_column(info)][0].as_py())

@@ -72,7 +72,11 @@ class FolderLock(AbstractContextManager["FolderLock"]):
             return
         for path in (root / "meta", root / "data", root / REPLACED):
             if path.is_symlink():  # It may lead to another dataset.
-                raise StorageError(f"{path} is a link, expected a folder", hint="copy the dataset: cp -rL")
+                raise StorageError(
+                    f"{path} is a link, expected a folder",
+                    code="folder-is-a-link",
+                    hint="copy the dataset: cp -rL",
+                )
         while True:
             with files.operation("open", self._path):
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -240,6 +244,7 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise DatasetExistsError(
             f"{root} exists and is not empty",
+            code="folder-not-empty",
             hint="choose another {output}, or replace a dataset with {overwrite=True}",
         )
     for path in _dataset_paths(root):
@@ -247,6 +252,7 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
         if path.is_symlink() or not _OURS.fullmatch(name):
             raise DatasetExistsError(
                 f"{root} holds {name!r}, which is not part of a dataset, so it is not replaced",
+                code="folder-has-other-files",
                 hint="move it away, or choose another {output}",
             )
     if is_unbegun(root):
@@ -255,7 +261,9 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
         read_info(standing_root(root))
     except DatasetFormatError as error:
         raise DatasetExistsError(
-            f"{root} is not a dataset, so it is not replaced: {error.message}", hint="choose another {output}"
+            f"{root} is not a dataset, so it is not replaced: {error.message}",
+            code="folder-not-a-dataset",
+            hint="choose another {output}",
         ) from error
 
 
@@ -275,7 +283,7 @@ def _names(root: Path) -> list[str]:
         return []
     except NotADirectoryError as error:
         raise DatasetExistsError(
-            f"{root} is a file, or lies below one", hint="choose another {output}"
+            f"{root} is a file, or lies below one", code="folder-is-a-file", hint="choose another {output}"
         ) from error
 
 
@@ -316,7 +324,11 @@ def check_free_space(root: Path) -> str | None:
         place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         free = shutil.disk_usage(place).free
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise StorageError(f"{place} is not a folder that can be written to", hint="choose another {output}")
+        raise StorageError(
+            f"{place} is not a folder that can be written to",
+            code="folder-not-writable",
+            hint="choose another {output}",
+        )
     return f"only {free >> 20} MB are free at {place}" if free < FEW_BYTES else None
 
 
@@ -333,11 +345,15 @@ def staged(path: Path) -> Iterator[Path]:
         UsageError: If `path` is a URI.
     """
     if isinstance(path, RemotePath):
-        raise UsageError(f"{path} is no local path", hint="write to a local folder, and copy that")
+        raise UsageError(
+            f"{path} is no local path", code="output-not-local", hint="write to a local folder, and copy that"
+        )
     files = FileStore()
     with files.operation("write", path):
         if path.exists() or path.is_symlink():
-            raise DatasetExistsError(f"{path} exists", hint="remove it, or choose another path")
+            raise DatasetExistsError(
+                f"{path} exists", code="output-exists", hint="remove it, or choose another path"
+            )
         folder = path.with_name(f".{path.name}.part")
         if folder.is_symlink():
             folder.unlink()

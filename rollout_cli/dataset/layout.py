@@ -157,7 +157,7 @@ def read_info(root: Path) -> Fields:
     try:
         with accessing(path, FileNotFoundError, NotADirectoryError):
             if path.exists() and not path.is_file():
-                raise DatasetFormatError(f"{path} is not a regular file")
+                raise DatasetFormatError(f"{path} is not a regular file", code="not-a-regular-file")
             document = parsed_json(path, path.read_bytes(), LOST_INFO)
     except OSError as error:
         if isinstance(root, RemotePath):
@@ -166,23 +166,28 @@ def read_info(root: Path) -> Fields:
             raise DatasetFormatError(
                 f"{root} is no dataset: a run was killed while it replaced the one that was here, "
                 "or is just doing that",
+                code="dataset-being-replaced",
                 hint="if it was killed, run it again, with {resume=True} or {overwrite=True}: "
                 f"it is in {replaced}",
             ) from error
         raise DatasetFormatError(
             f"{root} is not a dataset: it has no meta/info.json",
+            code="not-a-dataset",
             hint=f"give a dataset's folder; if it was one, {LOST_INFO}",
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DatasetFormatError(f"{path} does not describe a dataset of the format {FORMAT!r}")
+        raise DatasetFormatError(
+            f"{path} does not describe a dataset of the format {FORMAT!r}", code="info-format"
+        )
     version = document.get("format_version")
     if version != FORMAT_VERSION:
         raise DatasetFormatError(
             f"{path} has format version {version}, and this program has version {FORMAT_VERSION} alone",
+            code="info-version",
             hint="a dataset needs the version of rollout-collect that made it",
         )
     if wrong := wrong_field(document):
-        raise DatasetFormatError(f"{path} is damaged: {wrong}", hint=LOST_INFO)
+        raise DatasetFormatError(f"{path} is damaged: {wrong}", code="info-value", hint=LOST_INFO)
     return document
 
 
@@ -192,9 +197,13 @@ def parsed_json(path: Path, content: bytes, hint: str) -> Any:
         document = json.loads(content)
         depth = depth_of(document)
     except (ValueError, RecursionError) as error:
-        raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=hint) from error
+        raise DatasetFormatError(
+            f"{path} is not valid JSON: {error}", code="info-not-json", hint=hint
+        ) from error
     if depth > _MOST_LEVELS:
-        raise DatasetFormatError(f"{path} is damaged: its values are nested too deep", hint=hint)
+        raise DatasetFormatError(
+            f"{path} is damaged: its values are nested too deep", code="info-too-deep", hint=hint
+        )
     return document
 
 
@@ -224,6 +233,7 @@ def collected_source(info: Document) -> Fields:
     if info["derived"]:
         raise UsageError(
             f"no run collected the dataset: it was made of others ({info['derived'][-1].get('operation')})",
+            code="run-unknown",
             hint="give a dataset that was collected: one that is made of others is not continued",
         )
     return dict(info["sources"][0])
@@ -262,5 +272,6 @@ def check_origin(path: Path, footer: Mapping[bytes, bytes] | None, expected: Ori
     if differing:
         raise DatasetFormatError(
             f"{path} is of another run or place than the dataset has here: {', '.join(differing)}",
+            code="file-of-other-run",
             hint="if a run replaced the dataset meanwhile, load it again; else see: rollout verify",
         )

@@ -63,7 +63,11 @@ def filter_dataset(
         require_valid(dataset)
     chosen = dataset.filter(keep)
     if not len(chosen):
-        raise UsageError(f"{keep!r} is true of no episode of {dataset.path}", hint="see: rollout info")
+        raise UsageError(
+            f"{keep!r} is true of no episode of {dataset.path}",
+            code="no-episode-matches",
+            hint="see: rollout info",
+        )
     made = derivation([chosen], output, operation="filter", options={"keep": keep})
     return write_derivations([made], **writing)[0]
 
@@ -100,6 +104,7 @@ def split_dataset(
         text = ",".join(f"{name}={share}" for name, share in parts.items())
         raise UsageError(
             f"a dataset cannot be split into {text!r}",
+            code="parts-option",
             hint="give shares that sum to 1, and names of letters, digits, `_`, `.` and `-`, such as "
             "train=0.9,test=0.1",
         )
@@ -114,7 +119,9 @@ def split_dataset(
     for name, part in selections.items():
         if not len(part):
             raise UsageError(
-                f"{name} would have no episode: there are {len(dataset)}", hint="give it a larger share"
+                f"{name} would have no episode: there are {len(dataset)}",
+                code="part-empty",
+                hint="give it a larger share",
             )
     made = [
         derivation(
@@ -139,7 +146,9 @@ def join_datasets(
         UsageError: If there are fewer than two, their spaces differ, or an episode is in two of them.
     """
     if len(datasets) < 2:  # noqa: PLR2004 - fewer are not joined
-        raise UsageError("one dataset alone cannot be joined", hint="name two datasets, or more")
+        raise UsageError(
+            "one dataset alone cannot be joined", code="one-dataset", hint="name two datasets, or more"
+        )
     for dataset in datasets if verify else ():
         require_valid(dataset)
     return write_derivations([derivation(datasets, output, operation="merge", options={})], **writing)[0]
@@ -188,10 +197,11 @@ def convert_dataset(
         blocks = ((group, block) for block in dataset.rows.blocks() for group in INFO_GROUPS)
         without_column = {f"{group}.{key}" for group, block in blocks for key in block.info_keys(group)}
         if unmatched_patterns([pattern], without_column):
-            raise UsageError(f"there is no info {pattern!r}", hint="see: rollout info")
+            raise UsageError(f"there is no info {pattern!r}", code="info-unknown", hint="see: rollout info")
     if not options:
         raise UsageError(
             "nothing is to be changed",
+            code="nothing-to-change",
             hint="give {next_observation=True}, {drop_info=KEY} or {segment_bytes=N}",
         )
     made = derivation(
@@ -232,6 +242,7 @@ def relabel_dataset(
         if not is_module_attribute(reward):
             raise UsageError(
                 f"{reward!r} names no function",
+                code="function-spec",
                 hint=did_you_mean(reward) or "write module:function, such as mine:reward",
             )
         source = Source.find(reward, UserCodeError)
@@ -239,6 +250,7 @@ def relabel_dataset(
         if not callable(function):
             raise UserCodeError(
                 f"{reward} is {type(function).__name__}, and no function",
+                code="function-type",
                 hint="name a function that takes an episode and returns its rewards",
             )
     else:
@@ -263,24 +275,28 @@ def relabel_dataset(
 
 def _rewards(name: str, function: Reward, episode: Episode) -> Array:
     """Return what a function of the user's gives as the rewards of an episode, float64 (T,)."""
-    with reporting(UserCodeError, f"{name} failed for episode {episode.id}"):
+    with reporting(UserCodeError, f"{name} failed for episode {episode.id}", code="reward-function"):
         returned = function(episode)
         rewards = np.asarray(returned)
     if np.ma.is_masked(returned):  # As an info is that some steps lack; under the mask are zeros.
         raise UserCodeError(
             f"{name} returned no number for step {np.flatnonzero(np.ma.getmaskarray(returned))[0]} "
             f"of episode {episode.id}: it is masked",
+            code="reward-masked",
             hint="say what such a step gets: rewards.filled(0.0)",
         )
     if rewards.shape != (len(episode),) or rewards.dtype.kind not in "biuf":
         raise UserCodeError(
             f"{name} returned an array of shape {rewards.shape} and type {rewards.dtype} "
             f"for episode {episode.id} of {len(episode)} steps",
+            code="reward-shape",
             hint=f"return one number a step: an array of shape ({len(episode)},)",
         )
     if len(steps := np.flatnonzero(np.isnan(rewards))):
         raise UserCodeError(
-            f"{name} returned nan for step {steps[0]} of episode {episode.id}", hint="return numbers alone"
+            f"{name} returned nan for step {steps[0]} of episode {episode.id}",
+            code="reward-nan",
+            hint="return numbers alone",
         )
     return rewards.astype(np.float64)
 

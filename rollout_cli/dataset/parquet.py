@@ -119,7 +119,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     is_remote = isinstance(path, RemotePath)
     with reading(path):
         if not is_remote and path.exists() and not path.is_file():
-            raise DatasetFormatError(f"{path} is not a regular file")
+            raise DatasetFormatError(f"{path} is not a regular file", code="not-a-regular-file")
         # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
         source = path.open_input() if isinstance(path, RemotePath) else pa.OSFile(os.fsencode(path), "rb")
         # Buffered, the columns of a row group are one request.
@@ -152,18 +152,24 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise DatasetFormatError(f"{path} is missing") from error
+        raise DatasetFormatError(f"{path} is missing", code="file-missing") from error
     except MemoryError as error:
-        raise StorageError(f"there is not enough memory to read {path}: {error}", hint=MEMORY_HINT) from error
+        raise StorageError(
+            f"there is not enough memory to read {path}: {error}", code="out-of-memory", hint=MEMORY_HINT
+        ) from error
     except OSError as error:
         # Parquet's reader gives no error number; an impossible offset in a damaged file gives EINVAL.
         if error.errno in (None, errno.EINVAL):
-            raise DatasetFormatError(f"{path} is damaged: {error}", hint=DAMAGED_HINT) from error
+            raise DatasetFormatError(
+                f"{path} is damaged: {error}", code="parquet-unreadable", hint=DAMAGED_HINT
+            ) from error
         raise StorageError(
-            f"cannot read {path}: {error.strerror or error}", hint="check its permissions"
+            f"cannot read {path}: {error.strerror or error}", code="read-failed", hint="check its permissions"
         ) from error
     except (pa.ArrowException, UnicodeDecodeError, OverflowError, IndexError) as error:
-        raise DatasetFormatError(f"{path} is not a file of this format: {error}") from error
+        raise DatasetFormatError(
+            f"{path} is not a file of this format: {error}", code="parquet-unreadable"
+        ) from error
 
 
 def check_table(path: Path, file: pq.ParquetFile, columns: Sequence[str]) -> None:
@@ -174,9 +180,13 @@ def check_table(path: Path, file: pq.ParquetFile, columns: Sequence[str]) -> Non
     present = [*map(str, file.schema_arrow)]
     if present != columns:
         differing = "; ".join(sorted({*columns} ^ {*present})) or "their order"
-        raise DatasetFormatError(f"{path} has other columns than the dataset: {differing}", hint=DAMAGED_HINT)
+        raise DatasetFormatError(
+            f"{path} has other columns than the dataset: {differing}",
+            code="parquet-columns",
+            hint=DAMAGED_HINT,
+        )
     if not file.metadata.num_rows:
-        raise DatasetFormatError(f"{path} has no row", hint=DAMAGED_HINT)
+        raise DatasetFormatError(f"{path} has no row", code="parquet-empty", hint=DAMAGED_HINT)
 
 
 class RowReader:
@@ -211,7 +221,9 @@ class RowReader:
             return
         if started_at(read_info(self._root)) != self._started:
             raise DatasetFormatError(
-                f"{self._root} was replaced while it was read", hint="load the dataset again"
+                f"{self._root} was replaced while it was read",
+                code="dataset-replaced",
+                hint="load the dataset again",
             )
         self._standing = standing
 
@@ -238,7 +250,8 @@ class RowReader:
         edges = self.edges(path)
         if not 0 <= start < stop <= edges[-1]:
             raise DatasetFormatError(
-                f"{path} has {edges[-1]} rows, but meta/episodes states rows {start} to {stop}"
+                f"{path} has {edges[-1]} rows, but meta/episodes states rows {start} to {stop}",
+                code="segment-row-count",
             )
         pairs = enumerate(pairwise(edges))
         return [(at, first, last) for at, (first, last) in pairs if first < stop and start < last]
@@ -275,7 +288,9 @@ class RowReader:
         with self._opened(path) as (file, edges):
             if edges[group : group + 1] != [start] or edges[group + 1 : group + 2] < [stop]:
                 raise DatasetFormatError(
-                    f"{path} was replaced while it was read", hint="load the dataset again"
+                    f"{path} was replaced while it was read",
+                    code="dataset-replaced",
+                    hint="load the dataset again",
                 )
             # Parquet takes a name for the beginning of others, too.
             table = file.read_row_group(group, columns=None if columns is None else list(columns))

@@ -69,6 +69,7 @@ def require_valid(dataset: Dataset) -> None:
         folder = shell_word(report.path)
         raise DatasetFormatError(
             f"{report.path} is damaged: {report.faults[0]}",
+            code="dataset-damaged",
             hint=f"list the faults with `rollout verify {folder}`, keep the valid part with `rollout repair "
             f"{folder}`, or read it as it is with {{verify=False}}",
         )

@@ -121,7 +121,9 @@ def derivation(
     """
     inputs = [dataset for dataset in inputs if len(dataset)]
     if not inputs:
-        raise UsageError("there is no episode to write", hint="choose some episodes, or another dataset")
+        raise UsageError(
+            "there is no episode to write", code="no-episode", hint="choose some episodes, or another dataset"
+        )
     first, path = inputs[0].info, folder_of(output).resolve()
     _check_inputs(inputs, path)
     _refuse_repeated(inputs)
@@ -161,11 +163,16 @@ def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
     first = inputs[0]
     for dataset in inputs:
         if dataset.path.resolve() in (path, *path.parents):
-            raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
+            raise UsageError(
+                f"{dataset.path} is read itself",
+                code="output-is-input",
+                hint="write to a folder outside of it",
+            )
         same = ("spaces", "max_episode_length", "next_observation")
         if differing := [name for name in same if dataset.info[name] != first.info[name]]:
             raise UsageError(
                 f"{dataset.path} and {first.path} do not fit together: {', '.join(differing)} differ",
+                code="datasets-incompatible",
                 hint="join datasets of one environment",
             )
 
@@ -252,7 +259,9 @@ def _refuse_repeated(inputs: Sequence[Dataset]) -> None:
     )
     if len(np.unique(identities, axis=0)) < len(identities):
         raise UsageError(
-            "an episode is given twice: two datasets have it", hint="give each episode of a run once"
+            "an episode is given twice: two datasets have it",
+            code="episode-repeated",
+            hint="give each episode of a run once",
         )
 
 

@@ -87,12 +87,14 @@ class Rows:
         except MemoryError as error:
             raise StorageError(
                 f"{len(self):,} episodes do not fit into memory: {error}",
+                code="out-of-memory",
                 hint="read some episodes at a time: dataset[a:b].to_episode_batch()",
             ) from error
         except (ValueError, KeyError, AttributeError, RecursionError) as error:
             file = min(self.data_files(), default=self.root)
             raise DatasetFormatError(
                 f"{file} or its file in meta/episodes holds what cannot be decoded: {error}",
+                code="rows-undecodable",
                 hint=DAMAGED_HINT,
             ) from error
 

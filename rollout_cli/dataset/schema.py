@@ -248,7 +248,7 @@ class DatasetSchema:
             UnsupportedSpaceError,
         ) as error:
             raise DatasetFormatError(
-                f"info.json does not describe columns: {error!r}", hint=LOST_INFO
+                f"info.json does not describe columns: {error!r}", code="info-features", hint=LOST_INFO
             ) from error
 
     def describe(self) -> Fields:

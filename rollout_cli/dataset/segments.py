@@ -49,11 +49,14 @@ class SizeLimits:
         if not 0 < self.segment_bytes <= MOST_SEGMENT_BYTES:
             raise UsageError(
                 f"segments of {self.segment_bytes:,} bytes were asked for",
+                code="segment-size",
                 hint=f"give a size from 1 to {MOST_SEGMENT_BYTES:,} bytes: a segment is held in memory",
             )
         if (rows := min(self.segment_rows, self.group_rows)) < 1:
             raise UsageError(
-                f"segments or row groups of {rows:,} rows were asked for", hint="give at least 1"
+                f"segments or row groups of {rows:,} rows were asked for",
+                code="segment-size",
+                hint="give at least 1",
             )
 
     def for_partitions(self, n_partitions: int) -> SizeLimits:
@@ -208,7 +211,9 @@ class WriteQueue:
             return self._write(job)
         except MemoryError as error:
             self.failure = StorageError(
-                f"there is not enough memory to write a segment: {error}", hint=MEMORY_HINT
+                f"there is not enough memory to write a segment: {error}",
+                code="out-of-memory",
+                hint=MEMORY_HINT,
             )
             raise self.failure from error
         except BaseException as error:

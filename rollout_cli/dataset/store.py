@@ -36,6 +36,7 @@ class FileStore:
         except OSError as error:
             raise StorageError(
                 f"cannot write {path}: {error.strerror or error}",
+                code="write-failed",
                 hint=path.hint
                 if isinstance(path, RemotePath)
                 else "check the free space of the disk and the permissions of the output folder",
@@ -177,5 +178,7 @@ def accessing(path: Path, *expected: type[OSError]) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(
-            f"cannot read {path}: {error.strerror or error}", hint="check its name and its permissions"
+            f"cannot read {path}: {error.strerror or error}",
+            code="read-failed",
+            hint="check its name and its permissions",
         ) from error

@@ -158,7 +158,9 @@ def check_segment(root: Path, info: Document, schema: DatasetSchema, written: Wr
     report = VerifyReport(root, info, schema, quick=False, read=None, data_files={}, episodes_files={})
     _check_segment(report, written.segment, (None, written.record.start))
     for fault in report.faults:
-        raise DatasetFormatError(f"{root / fault.file} is damaged: {fault.problem}", hint=DAMAGED_HINT)
+        raise DatasetFormatError(
+            f"{root / fault.file} is damaged: {fault.problem}", code="dataset-damaged", hint=DAMAGED_HINT
+        )
 
 
 def _check_segments(report: VerifyReport) -> None:

@@ -340,6 +340,7 @@ class DatasetWriter:
         if removed := len(build.segments) - len(build.present_segments()):
             raise StorageError(
                 f"files of {removed} segments were removed from {self._folder.path} while it was written",
+                code="segments-removed",
                 hint="collect again, and let nothing else change the folder",
             )
         return build

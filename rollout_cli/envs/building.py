@@ -65,7 +65,7 @@ def register_home(env_id: str) -> None:
         if "/" not in env_id or not module.isidentifier() or importlib.util.find_spec(module) is None:
             return
     what = f"importing {module!r}, which registers {env_id!r}, failed"
-    with reporting(EnvLoadError, what), needing(package, module):
+    with reporting(EnvLoadError, what, code="import-failed"), needing(package, module):
         importlib.import_module(module)
 
 
@@ -83,6 +83,7 @@ def call_builder(factory: Callable[..., Any], kwargs: Keywords, name: str, creat
         lines = _PIP_LINE.findall(str(error))
         raise EnvLoadError(
             f"{name!r} needs a package that is missing: {error}",
+            code="env-package-missing",
             hint=f"run {' && '.join(lines)}" if lines else "install the package that it names",
         ) from error
     except BaseException as error:
@@ -93,7 +94,9 @@ def call_builder(factory: Callable[..., Any], kwargs: Keywords, name: str, creat
             hint = f"install the package that provides {error.name!r}"
         elif isinstance(error, TypeError) and kwargs:
             _check_arguments(creator or factory, kwargs, name, error)
-        raise failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint) from error
+        raise failure(
+            EnvLoadError, f"{name!r} cannot be built", error, code="env-build", hint=hint
+        ) from error
 
 
 def _with_tuples(creator: Any, kwargs: Keywords) -> Keywords:
@@ -115,6 +118,7 @@ def _check_arguments(creator: Any, kwargs: Keywords, name: str, error: TypeError
     if unknown:
         raise EnvLoadError(
             f"{name!r} takes no argument {unknown[0]!r}",
+            code="env-argument",
             hint=f"{misspelt(unknown[0], taken)} it takes {', '.join(taken) or 'none'}".lstrip(),
         ) from error
 
@@ -144,7 +148,9 @@ def checked_env(built: Any, name: str) -> Env:
             "or GymV26CompatibilityV0 from gym 0.26 on: pip install shimmy"
         )
     raise EnvLoadError(
-        f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint
+        f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}",
+        code="env-not-gymnasium",
+        hint=hint,
     )
 
 
@@ -158,6 +164,7 @@ def refuse_agents(built: Any, name: str) -> None:
         raise EnvLoadError(
             f"{name!r} is a multi-agent environment, as those of PettingZoo are, "
             "and `rollout` runs one agent",
+            code="env-multi-agent",
             hint="let a factory return a gymnasium.Env for one agent, which plays the others itself, "
             "or a vector environment with a row for each agent, "
             "as SuperSuit makes one of a parallel environment",

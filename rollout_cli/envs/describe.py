@@ -177,6 +177,7 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         modes = " or ".join(mode.value for mode in AutoresetMode)
         raise EnvLoadError(
             f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {stated!r}",
+            code="env-autoreset",
             hint=f"set it to {modes}; gymnasium's own environments say it from gymnasium 1.1 on",
         ) from error
 

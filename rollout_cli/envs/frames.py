@@ -34,6 +34,7 @@ class StackedFrames(TransformObservation[Array, Any, Array]):
         if not isinstance(space, spaces.Box):
             raise EnvTypeError(
                 f"StackedFrames stacks observations of a Box, not of a {type(space).__name__}",
+                code="wrapper-space",
                 hint="flatten them before: {wrapper=FlattenObservation}",
             )
         is_image = len(space.shape) == _IMAGE_AXES and space.dtype == np.uint8

@@ -105,6 +105,7 @@ class EnvSource:
         if self.kwargs:
             raise EnvLoadError(
                 f"{self.label} is an environment already: no arguments {[*self.kwargs]}",
+                code="env-argument",
                 hint="name a class, a factory or a gymnasium EnvSpec instead of an environment, "
                 "or omit the arguments",
             )
@@ -146,7 +147,9 @@ def env_source(
     options = dict(kwargs or {})
     if not spec:
         raise EnvLoadError(
-            "the environment's name is empty", hint="name a gymnasium id, a file, or module:attr"
+            "the environment's name is empty",
+            code="env-unknown",
+            hint="name a gymnasium id, a file, or module:attr",
         )
     if is_file(spec, (".json",)):
         file = Source.read(spec, EnvLoadError)
@@ -156,6 +159,7 @@ def env_source(
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise EnvLoadError(
                 f"{spec!r} holds no EnvSpec as JSON: {first_line(error)}",
+                code="env-spec-json",
                 hint="write it with `env.spec.to_json()`",
             ) from error
         return EnvSource(parsed.id, spec, options, replace(file, data=pickle.dumps(parsed)), wrappers)
@@ -177,6 +181,7 @@ def wrapper_source(spec: str, kwargs: Keywords) -> WrapperSource:
     if spec not in names:
         raise EnvLoadError(
             f"{spec!r} names no wrapper",
+            code="wrapper-unknown",
             hint=misspelt(spec, names) or "name one of gymnasium.wrappers, or module:attr",
         )
     return WrapperSource(spec, Source(f"gymnasium.wrappers:{spec}", None, None, None), kwargs)
@@ -198,6 +203,7 @@ def as_env_source(env: Any) -> EnvSource:
     if not isinstance(env, GymSpec | gymnasium.Env) and not callable(env):
         raise EnvTypeError(
             f"an object of type {type(env).__name__} is no environment",
+            code="env-type",
             hint="give a gymnasium id, EnvSpec, environment, its class, or a factory",
         )
     named = env.spec or type(env.unwrapped) if isinstance(env, gymnasium.Env) else env
@@ -217,7 +223,9 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
     """
     updates: Sequence[Any] = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
-        raise ArgumentError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
+        raise ArgumentError(
+            f"a list with one environment a row has {n_rows} entries, not {len(updates)}", code="list-length"
+        )
     first_rows = {id(env): row for row, env in reversed(list(enumerate(updates)))}
     return [
         as_env_source(env).build() if isinstance(env, gymnasium.Env) and first_rows[id(env)] < row else env
@@ -237,6 +245,7 @@ def _registered_spec(env_id: str) -> GymSpec:
     except gymnasium.error.Error as error:
         raise EnvLoadError(
             f"there is no environment {env_id!r}",
+            code="env-unknown",
             hint=misspelt(name, gymnasium.registry)
             or did_you_mean(env_id)
             or "another package's environment is named with the module that registers it, "
@@ -274,12 +283,14 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     if source.wrappers:
         raise EnvLoadError(
             f"{source.wrappers[0].spec} wraps single environments, not vector environments",
+            code="wrapper-vector",
             hint='omit {vectorization="native"}, or let a factory wrap the vector environment',
         )
     creator: Any = resolved.vector_entry_point if isinstance(resolved, GymSpec) else resolved
     if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
         raise EnvLoadError(
             f"{name!r} is a single environment, and has no vector entry point",
+            code="env-not-vector",
             hint='omit {vectorization="native"}: '
             "{envs_per_worker=…} then steps that many copies of the environment",
         )
@@ -297,12 +308,14 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     if not isinstance(built, VectorEnv) or built is resolved:
         raise EnvLoadError(
             f"{name!r} gives no new vector environment, but a {type(built).__name__}",
+            code="env-not-vector",
             hint="name a gymnasium.vector.VectorEnv class, or a factory that is called with num_envs",
         )
     if int(built.num_envs) != n_rows:
         built.close()
         raise EnvLoadError(
             f"{name!r} has {built.num_envs} rows, but {n_rows} were asked for",
+            code="env-row-count",
             hint="let the factory take num_envs",
         )
     return built

@@ -32,6 +32,7 @@ class EnvUpdate:
         if old_env is None:
             raise EnvLoadError(
                 f"{type(self).__name__} changes an environment, but the worker has none yet",
+                code="update-without-env",
                 hint="give the sampler an environment, or use NewEnvUpdate",
             )
         return old_env
@@ -83,6 +84,7 @@ class SetTaskUpdate(EnvUpdate):
         except AttributeError as error:
             raise EnvLoadError(
                 f"{type(env.unwrapped).__name__} has no set_task",
+                code="env-without-tasks",
                 hint="SetTaskUpdate needs an environment that has one",
             ) from error
         set_task(self.task)
@@ -123,7 +125,7 @@ def _built(constructor: Callable[..., Env], *arguments: Any) -> Env:
 def close_env(env: Any) -> None:
     """Close an environment, if there is one; EnvError if that fails."""
     if env is not None:
-        with reporting(EnvError, "env.close raised"):
+        with reporting(EnvError, "env.close raised", code="env-raised"):
             env.close()
 
 
@@ -134,7 +136,9 @@ def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) 
             f"no {kind.__module__.partition('.')[0]}.{kind.__name__}"
             f"{', and no EnvUpdate' if or_update else ''}"
         )
-        raise EnvTypeError(f"an object of type {type(env).__name__} is {expected}", hint=hint)
+        raise EnvTypeError(
+            f"an object of type {type(env).__name__} is {expected}", code="env-type", hint=hint
+        )
 
 
 def check_makes_new(env_update: Any) -> None:
@@ -144,6 +148,7 @@ def check_makes_new(env_update: Any) -> None:
     ):
         raise EnvLoadError(
             f"fresh_env=True builds the environment anew, and {name_of(type(env_update))} builds none",
+            code="fresh-env-update",
             hint="give an EnvSource, a NewEnvUpdate, or an ExistingEnvUpdate",
         )
 
@@ -156,7 +161,7 @@ def updated_env(
     One that it replaces is closed.
     """
     if isinstance(env_update, EnvUpdate):
-        with reporting(EnvLoadError, f"{type(env_update).__name__} failed"):
+        with reporting(EnvLoadError, f"{type(env_update).__name__} failed", code="env-update"):
             env = env_update(old_env)
         check_env(env, kind, hint=f"{type(env_update).__name__} gave it")
         return env

@@ -68,7 +68,11 @@ class Expression:
         self._names: dict[tuple[int, int | None], str] = {}
         self._texts: dict[tuple[int, int | None], str] = {}
         if not self._text:
-            raise UsageError("the expression is empty", hint="for example: return >= 400 and length < 200")
+            raise UsageError(
+                "the expression is empty",
+                code="expression-syntax",
+                hint="for example: return >= 400 and length < 200",
+            )
         try:
             self._tree = ast.parse(self._as_python(), mode="eval").body
         except (SyntaxError, RecursionError, MemoryError) as error:
@@ -177,7 +181,9 @@ class Expression:
 
     def _fault(self, problem: str, place: int, hint: str = "") -> UsageError:
         return UsageError(
-            f"the expression {self._text!r} cannot be used: {problem} at character {place + 1}", hint=hint
+            f"the expression {self._text!r} cannot be used: {problem} at character {place + 1}",
+            code="expression-syntax",
+            hint=hint,
         )
 
 
@@ -202,6 +208,7 @@ def of_one_kind(name: str, values: Array) -> Array:
     if values.ndim > 1 or len(kinds) > 1 or object in kinds:
         raise UsageError(
             f"{name} cannot be used in an expression: not every value of it is one number, or one text",
+            code="expression-column",
             hint="choose by an index instead: `dataset[mask]` of the Python API takes an array of bools",
         )
     is_missing = np.array([value is None for value in values])

@@ -98,6 +98,7 @@ def space_leaves(space: Space) -> tuple[Leaf, ...]:
     if not leaves:
         raise UnsupportedSpaceError(
             f"the space {space} has no values: nothing could be stored",
+            code="space-empty",
             hint="wrap the environment so that its spaces hold at least one Box, Discrete or other leaf",
         )
     return leaves
@@ -110,6 +111,7 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
             if not isinstance(key, str | int):
                 raise UnsupportedSpaceError(
                     f"the key {key!r} of a Dict space is a {type(key).__name__}, which JSON has no key for",
+                    code="space-key",
                     hint="wrap the environment so that the keys of its Dict spaces are texts or integers",
                 )
             yield from _leaves(child, (*path, key))
@@ -127,12 +129,14 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
         where = f" at {name!r}" if path else ""
         raise UnsupportedSpaceError(
             f"a {type(space).__name__} space{where} has no fixed set of columns",
+            code="space-unsupported",
             hint="wrap the environment so that it gives "
             "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple, or a Sequence of Box or Discrete",
         )
     if not has_utf8(name):
         raise UnsupportedSpaceError(
             f"the key {name!r} has no UTF-8 and cannot name a column",
+            code="space-key",
             hint="wrap the environment so that the keys of its Dict spaces are valid Unicode",
         )
     yield Leaf(path, kind, np.dtype(_COLUMN_DTYPES.get(kind, space.dtype)), tuple(space.shape or ()), space)
@@ -320,6 +324,7 @@ def space_from_json(document: Document) -> Space:
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
         raise DatasetFormatError(
             f"gymnasium {gymnasium.__version__} builds no space as info.json describes it: {error!r}",
+            code="info-features",
             hint="install the gymnasium that info.json names in its versions, "
             "or restore meta/info.json from a copy",
         ) from error

@@ -28,6 +28,7 @@ def write(export: Export) -> None:
     if any(len(leaf.path) > 1 for leaf in space_leaves(spec.observation_space)):
         raise UnsupportedSpaceError(
             "d3rlpy does not hold the Tuple space of observations, in which spaces are nested",
+            code="format-space",
             hint="make it a vector: {set=flatten=true}",
         )
     start = getattr(spec.action_space, "start", 0)  # d3rlpy counts actions from 0.

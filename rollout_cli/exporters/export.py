@@ -106,15 +106,24 @@ def export(
     chosen, path = _format_named(format), folder_of(path)
     _check_options(chosen, {"flatten": flatten, **options})
     if not len(dataset):
-        raise UsageError("there is no episode to export", hint="choose some episodes, or another dataset")
+        raise UsageError(
+            "there is no episode to export",
+            code="no-episode",
+            hint="choose some episodes, or another dataset",
+        )
     if chosen.suffixes and path.suffix not in chosen.suffixes:
         raise UsageError(
             f"{format} is a file: {path} does not end in {' or '.join(chosen.suffixes)}",
+            code="output-suffix",
             hint=f"name it so: {{output={json.dumps(str(path) + chosen.suffixes[0])}}}",
         )
     if isinstance(dataset, Dataset):
         if dataset.path.resolve() in path.resolve().parents:
-            raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
+            raise UsageError(
+                f"{dataset.path} is read itself",
+                code="output-is-input",
+                hint="write to a folder outside of it",
+            )
         if verify:
             require_valid(dataset)
     source = FlatSource(dataset) if flatten else dataset
@@ -139,17 +148,19 @@ def _format_named(name: str) -> Format:
         names = sorted({*FORMATS, *added})
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"the formats are {', '.join(names)}" + "".join(f"; did you mean {each}?" for each in close)
-        raise UsageError(f"there is no format {name!r}", hint=hint)
+        raise UsageError(f"there is no format {name!r}", code="format-unknown", hint=hint)
     try:
         added_format = added[name].load()
     except Exception as error:
         raise UsageError(
             f"the format {name} cannot be loaded from {added[name].value}: {first_line(error)}",
+            code="format-plugin",
             hint="mend or remove the package that adds it",
         ) from error
     if not isinstance(added_format, Format):
         raise UsageError(
-            f"{added[name].value} is a {type(added_format).__name__}, and no format for {name!r}"
+            f"{added[name].value} is a {type(added_format).__name__}, and no format for {name!r}",
+            code="format-plugin",
         )
     return added_format
 
@@ -160,12 +171,15 @@ def _check_options(chosen: Format, options: Document) -> None:
     for name, value in options.items():
         if name not in types:
             raise UsageError(
-                f"{chosen.name} has no option {name!r}", hint=f"its options are: {', '.join(types)}"
+                f"{chosen.name} has no option {name!r}",
+                code="format-option",
+                hint=f"its options are: {', '.join(types)}",
             )
         kinds = get_args(types[name]) or (types[name],)
         if type(value) not in kinds and not (type(value) is int and float in kinds):
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise UsageError(
                 f"{chosen.name} takes {expected} for {name}, and not {value!r} ({type(value).__name__})",
+                code="format-option",
                 hint="values are TOML literals: true, 30, 0.5, or '\"3\"' for a text of digits",
             )

@@ -146,6 +146,7 @@ class Format:
             if is_nested(space) and not held:
                 raise UnsupportedSpaceError(
                     f"{self.name} does not hold the {type(space).__name__} space of {what}s",
+                    code="format-space",
                     hint="make it a vector: {set=flatten=true}",
                 )
             for leaf in space_leaves(space):
@@ -153,6 +154,7 @@ class Format:
                     where = f" {leaf.name!r}" if leaf.path else ""
                     raise UnsupportedSpaceError(
                         f"{self.name} does not hold the {type(leaf.space).__name__} space of {what}s{where}",
+                        code="format-space",
                         hint="make it a vector: {set=flatten=true}; or export to hf, which holds all spaces",
                     )
 
@@ -198,6 +200,10 @@ def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None
     paths = [(what, *map(str, leaf.path)) for what, leaf in leaves_of(spec)]
     for key in (key for _, *keys in paths for key in keys):
         if "/" in key or "\0" in key or not key.strip(".") or key in reserved:
-            raise UnsupportedSpaceError(f"{name} does not hold a Dict space with the key {key!r}", hint=hint)
+            raise UnsupportedSpaceError(
+                f"{name} does not hold a Dict space with the key {key!r}", code="format-key", hint=hint
+            )
     if len(set(paths)) < len(paths):
-        raise UnsupportedSpaceError(f"{name} does not hold a Dict space with a key and its text", hint=hint)
+        raise UnsupportedSpaceError(
+            f"{name} does not hold a Dict space with a key and its text", code="format-key", hint=hint
+        )

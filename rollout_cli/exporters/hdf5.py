@@ -69,6 +69,7 @@ def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
     if free < export.size:  # Rather than after an hour.
         raise StorageError(
             f"cannot write {export.target}: it needs {export.size:,} bytes, and its disk has {free:,} left",
+            code="disk-full",
             hint="free some space, or choose another disk",
         )
     with _Disk(path, "w+") as disk:
@@ -107,6 +108,7 @@ def put_tree(group: Any, name: str, tree: Tree) -> None:
         if not isinstance(key, str) or not key.strip(".") or "/" in key or "\0" in key:
             raise UnsupportedSpaceError(
                 f"the key {key!r} of a Dict space cannot be a name in an HDF5 file",
+                code="format-key",
                 hint="make the space a vector: {set=flatten=true}",
             )
         put_tree(below, key, child)

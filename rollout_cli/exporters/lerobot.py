@@ -48,7 +48,9 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
     if fps is None:
         fps = round((export.run.get("env") or {}).get("render_fps") or 30)
     if fps < 1:
-        raise UsageError(f"lerobot takes an fps of 1 or more, and not {fps}", hint="{set=fps=30}")
+        raise UsageError(
+            f"lerobot takes an fps of 1 or more, and not {fps}", code="format-option", hint="{set=fps=30}"
+        )
     names = _leaf_names(export.env_spec)
     stats: dict[str, ColumnStats] = {}
     columns = {}
@@ -101,6 +103,7 @@ def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
         if len(column.leaf.shape) > _MOST_AXES:
             raise UnsupportedSpaceError(
                 f"lerobot does not hold {column.name!r}: values have {_MOST_AXES} axes at most",
+                code="format-space",
                 hint="make the space a vector: {set=flatten=true}",
             )
         root = "observation.image" if is_image(column.leaf) else "observation.state"

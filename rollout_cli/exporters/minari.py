@@ -26,6 +26,7 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
     if not re.fullmatch(r"[\w-]{2,}/[\w-]+-v\d+", identity, re.ASCII):
         raise UsageError(
             f"{target} does not end in a namespace and a name as Minari has them, such as cartpole/expert-v0",
+            code="output-name",
             hint='name it so: {output="minari/cartpole/expert-v0"}, and set MINARI_DATASETS_PATH=minari',
         )
     folder = export.path / "data"

@@ -51,6 +51,7 @@ def _check_keys(space: Space) -> None:
         if not isinstance(key, str):
             raise UnsupportedSpaceError(
                 f"rllib does not hold a Dict space with the key {key!r}, which is no text",
+                code="format-key",
                 hint="make the space a vector: {set=flatten=true}; or wrap the environment to rename the key",
             )
         _check_keys(child)
@@ -67,6 +68,7 @@ def _packed(source: EpisodeSource) -> Iterator[bytes]:
         if len(item) > _MOST_BYTES:
             raise UsageError(
                 f"rllib does not hold episode {at}: it has {len(item):,} bytes, over {_MOST_BYTES:,}",
+                code="episode-too-large",
                 hint="let RLlib read the dataset itself: docs/use/rllib.md",
             )
         yield item

@@ -153,11 +153,13 @@ def _flat_space(space: Space) -> Space:
         if leaf.kind == "sequence":
             raise UnsupportedSpaceError(
                 f"a Sequence space, such as {leaf.name!r}, has no flat form",
+                code="space-not-flat",
                 hint="export to hf without flatten",
             )
         if isinstance(leaf.space, spaces.Text) and leaf.space.max_length > _MOST_LETTERS:
             raise UnsupportedSpaceError(
                 f"texts of up to {leaf.space.max_length:,} letters, such as {leaf.name!r}, have no flat form",
+                code="space-not-flat",
                 hint="wrap the environment so that it leaves them out, or export to minari without flatten",
             )
     return spaces.flatten_space(space) if _changes(space) else space
@@ -196,5 +198,6 @@ def _outside(leaf: Leaf) -> UsageError:
     where = f" {leaf.name!r}" if leaf.path else ""
     return UsageError(
         f"some value of the {type(leaf.space).__name__} space{where} is outside of it: it has no flat form",
+        code="value-outside-space",
         hint="leave these episodes out: rollout verify names the columns",
     )

@@ -48,18 +48,23 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
     if isinstance(candidate, AdaptedPolicy):
         return candidate
     if inspect.isclass(candidate):
-        raise PolicyLoadError(f"the class {candidate.__name__} is not a policy", hint=ACCEPTED)
+        raise PolicyLoadError(
+            f"the class {candidate.__name__} is not a policy", code="policy-type", hint=ACCEPTED
+        )
     verbs = [own_method(candidate, verb) for verb in ("get_action", "get_actions", "predict", "__call__")]
     if any(map(inspect.iscoroutinefunction, [candidate, *verbs])):
         raise PolicyLoadError(
             f"{name_of(candidate)} is asynchronous, which no policy may be: "
             "a worker calls it and awaits nothing",
+            code="policy-async",
             hint="use `def` in place of `async def`, and return the action",
         )
     for recognise, adapt in _KINDS:
         if recognise(candidate):
             return adapt(candidate, env_spec, deterministic=deterministic)
-    raise PolicyLoadError(f"an object of type {type(candidate).__name__} is not a policy", hint=ACCEPTED)
+    raise PolicyLoadError(
+        f"an object of type {type(candidate).__name__} is not a policy", code="policy-type", hint=ACCEPTED
+    )
 
 
 def policy_class(policy: Any) -> str:
@@ -85,12 +90,13 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
                 raise PolicyLoadError(
                     f"{name_of(candidate)} is neither a class nor a factory "
                     f"with the arguments {', '.join(options)}",
+                    code="policy-factory",
                     hint="name a class, or a function that takes them and returns a policy, or omit them",
                 )
             return candidate
     arguments = ", ".join([*options, *["the EnvSpec"] * takes_spec]) or "no arguments"
     name = getattr(candidate, "__qualname__", repr(candidate))
-    with reporting(PolicyLoadError, f"{name}, called with {arguments}, failed"):
+    with reporting(PolicyLoadError, f"{name}, called with {arguments}, failed", code="policy-factory"):
         return candidate(**options, env_spec=env_spec) if takes_spec else candidate(**options)
 
 
@@ -117,6 +123,7 @@ def _takes_keyword(function: Any, name: str, *, by_name: bool = False) -> bool:
 def _no_mode(name: str) -> PolicyLoadError:
     return PolicyLoadError(
         f"{name} has no deterministic mode",
+        code="policy-not-deterministic",
         hint="give its methods a keyword `deterministic`, or a policy with get_action such an attribute",
     )
 
@@ -159,6 +166,7 @@ class _CallablePolicy(_OwnPolicy):
         if not _takes_positional(wrapped, 1):
             raise PolicyLoadError(
                 f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone",
+                code="policy-signature",
                 hint="a plain callable is called as function(observation)",
             )
         if deterministic and not _takes_keyword(wrapped, "deterministic"):
@@ -232,6 +240,7 @@ def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
     result_text = f"({', '.join(map(named, result))})" if isinstance(result, tuple) else named(result)
     return PolicyError(
         f"{what} gave {result_text}, expected the pair ({noun}, info), where info is a dictionary",
+        code="policy-result",
         hint=f"return ({noun}, {{}}) for no info",
     )
 
@@ -243,6 +252,7 @@ def _check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Infos, n
     except (TypeError, LookupError) as error:
         raise PolicyError(
             f"{what} gave {named(actions)}, which has not the structure of the action space",
+            code="policy-action-structure",
             hint="return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces",
         ) from error
     for column in columns:
@@ -268,6 +278,7 @@ def _check_length(what: str, noun: str, column: Any, n_rows: int) -> None:
     if count != n_rows:
         raise PolicyError(
             f"{what} gave {count} {noun} for {n_rows} observations",
+            code="policy-row-count",
             hint="return arrays with one row an observation, masked where a row has no value",
         )
 
@@ -342,6 +353,7 @@ class PredictPolicy(_OwnPolicy):
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
             raise PolicyError(
                 f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)",
+                code="policy-result",
                 hint="return (action, None) for a policy without a state",
             )
         self._state = result[1]

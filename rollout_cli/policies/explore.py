@@ -75,6 +75,7 @@ class EpsilonPolicy(_Exploring):
         if self.takes_masks:
             raise PolicyLoadError(
                 "--epsilon draws among all actions, and the policy needs masks of those that are valid",
+                code="policy-masks",
                 hint="omit {epsilon}, and let the policy explore by itself",
             )
 
@@ -110,6 +111,7 @@ class NoisyPolicy(_Exploring):
         if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not space.is_bounded():
             raise PolicyLoadError(
                 f"--action-noise needs actions in a Box of floats that has bounds, and these are of {space}",
+                code="action-noise-space",
                 hint="omit {action_noise}; {epsilon=P} explores in every space",
             )
         # Such a Box is sampled by the standard normal distribution.

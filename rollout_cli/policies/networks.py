@@ -36,6 +36,7 @@ class NetworkPolicy(SeededPolicy):
         if others or self._action.path or self._action.dtype == object:
             raise PolicyLoadError(
                 f"a network alone cannot choose an action of {env_spec.action_space}",
+                code="network-space",
                 hint="wrap it in a policy with get_action",
             )
         super().__init__(wrapped, lambda n_rows: row_noise(env_spec.action_space, n_rows))
@@ -66,7 +67,9 @@ class NetworkPolicy(SeededPolicy):
         # A NaN counts as the highest.
         if not np.isfinite(logits.max(axis=1)).all():
             raise PolicyError(
-                f"the module gave logits {logits}", hint="logits must be finite, or -inf for never"
+                f"the module gave logits {logits}",
+                code="network-output",
+                hint="logits must be finite, or -inf for never",
             )
         # The likeliest after adding Gumbel noise is a draw from the softmax.
         noise = 0.0 if self._deterministic else numbers.next()
@@ -92,6 +95,7 @@ def check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
     if values.shape != expected:
         raise PolicyError(
             f"the module gave {noun} of shape {values.shape}, expected {expected}",
+            code="network-output",
             hint="its output must have one row an observation",
         )
 
@@ -125,7 +129,9 @@ class TorchPolicy(NetworkPolicy):
         super().__init__(wrapped, env_spec, deterministic=deterministic)
         if any(leaf.dtype == object for leaf in self._observations.leaves):
             raise PolicyLoadError(
-                "a torch module cannot take text or a Sequence", hint="wrap it in a policy with get_action"
+                "a torch module cannot take text or a Sequence",
+                code="network-space",
+                hint="wrap it in a policy with get_action",
             )
         self._torch: Any = sys.modules["torch"]
         self._observation_space = env_spec.observation_space
@@ -134,6 +140,7 @@ class TorchPolicy(NetworkPolicy):
             verb = "get_action_and_value" if hasattr(wrapped, "get_action_and_value") else "its own method"
             raise PolicyLoadError(
                 f"the torch module {type(wrapped).__name__} has no forward",
+                code="network-no-forward",
                 hint="give it a forward that returns logits or a distribution, "
                 f"or a get_action that calls {verb}",
             )
@@ -190,6 +197,7 @@ class TorchPolicy(NetworkPolicy):
             elif not is_action and (self._action.kind != "box" or not is_tensor):
                 raise PolicyError(
                     f"the module gave {named(output)}, which is no action of {self._space}",
+                    code="network-output",
                     hint="let it return a torch Distribution, or wrap it in a policy with get_action",
                 )
             values = output.cpu().numpy()

@@ -111,6 +111,7 @@ class AdaptedPolicy(Policy):
     def get_actions(self, observations: Tree) -> ActionsAndInfos:  # noqa: ARG002
         raise PolicyError(
             f"{name_of(self.users_own)} has no get_actions: it acts on one observation at a time",
+            code="policy-not-batched",
             hint="call get_action for each row",
         )
 
@@ -126,6 +127,7 @@ class AdaptedPolicy(Policy):
         elif len(params):
             raise PolicyError(
                 f"{name_of(self.users_own)} has not both get_param_values and set_param_values",
+                code="policy-no-parameters",
                 hint="give it the two methods, or send a whole policy",
             )
 
@@ -172,6 +174,7 @@ def own_method(item: Any, name: str) -> Callable[..., Any] | None:
         raise PolicyLoadError(
             f"an object of type {type(item).__name__} is not a policy: "
             f"reading its {name} raised {first_line(error)}",
+            code="policy-type",
             hint=ACCEPTED,
             # The traceback of an endless recursion shows nothing but itself.
             details="" if isinstance(error, RecursionError) else traceback_text(error),

@@ -146,6 +146,7 @@ class RandomSource:
         if rest or options:
             raise PolicyLoadError(
                 f"the random policy takes nothing after its name, but got {rest or options!r}",
+                code="policy-options",
                 hint="use `random`",
             )
 
@@ -153,7 +154,9 @@ class RandomSource:
         """Return the policy; PolicyLoadError where it must be deterministic."""
         if deterministic:
             raise PolicyLoadError(
-                "the random policy has no deterministic mode", hint="omit {deterministic=True}"
+                "the random policy has no deterministic mode",
+                code="policy-not-deterministic",
+                hint="omit {deterministic=True}",
             )
         return RandomPolicy(env_spec.action_space)
 

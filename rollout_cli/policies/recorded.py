@@ -47,6 +47,7 @@ class RecordedSource:
             seeds = " or ".join(map(str, self.root_seeds))
             raise UsageError(
                 f"the episodes of {self.path} have the root seed {seeds}, and {run}",
+                code="recording-seed",
                 hint=f"number and root seed decide how an episode begins: {{seed={self.root_seeds[0]}}}",
             )
         return root_seed
@@ -57,6 +58,7 @@ class RecordedSource:
             raise PolicyLoadError(
                 f"the actions in {self.path} are of {self.action_space}, "
                 f"and the environment's are of {env_spec.action_space}",
+                code="policy-space",
                 hint="replay them in the environment that they were recorded in",
             )
         return RecordedPolicy(self)
@@ -84,6 +86,7 @@ class RecordedPolicy(AdaptedPolicy):
         if seed not in self._source.steps:
             raise PolicyError(
                 f"{self._source.path} has no episode of this number and of the run's root seed",
+                code="recording-missing",
                 hint="ask for numbers that it has: {episodes=A:B}, "
                 f"with {{seed={self._source.root_seeds[0]}}}",
             )
@@ -97,5 +100,6 @@ class RecordedPolicy(AdaptedPolicy):
             return action, {}
         raise PolicyError(
             "the episode goes on after its recorded actions",
+            code="recording-ended",
             hint="its environment, or its limit of steps, is not the one that it was recorded in",
         )

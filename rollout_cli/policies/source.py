@@ -72,7 +72,11 @@ Packages add theirs by entry points of the group `rollout.policies`, such as a `
 def _scheme(name: str) -> MakeSource | None:
     if name not in SCHEMES:
         for point in importlib.metadata.entry_points(group="rollout.policies", name=name):
-            with reporting(PolicyLoadError, f"the policy scheme {name!r} of {point.value} cannot be loaded"):
+            with reporting(
+                PolicyLoadError,
+                f"the policy scheme {name!r} of {point.value} cannot be loaded",
+                code="policy-scheme",
+            ):
                 SCHEMES[name] = point.load()
     return SCHEMES.get(name)
 
@@ -144,6 +148,7 @@ def _with_options(name: str, options: Keywords) -> tuple[str, Keywords]:
         if key in options and _placed(options[key]) != _placed(value):
             raise UsageError(
                 f"the policy {name!r} has {key}={value}, and the option {key} is {options[key]!r} too",
+                code="policy-options-conflict",
                 hint=f"give it once: {{policy_kwargs={key}=…}}, or after the question mark",
             )
     return file, {**further, **options}
@@ -167,17 +172,20 @@ def _source_without_scheme(spec: str, options: Keywords) -> PolicySource:
         if kind == "pickle" and not is_file(spec):
             raise PolicyLoadError(
                 f"{spec!r} is a pickle, which may run any code as it is loaded; expected a name in .pkl",
+                code="file-may-run-code",
                 hint="rename it to end in .pkl if you trust it",
             )
         if kind == "pickle":
             return UserPolicySource(file, options)
     if kind is None:
         kinds = f"{', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
-        raise PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or f"use {kinds}")
+        raise PolicyLoadError(
+            f"{spec!r} names no policy", code="policy-unknown", hint=did_you_mean(spec) or f"use {kinds}"
+        )
     make = _scheme(kind)
     if make is None:
         what, hint = ADVICE[kind]
-        raise PolicyLoadError(f"{spec!r} is {what}", hint=hint)
+        raise PolicyLoadError(f"{spec!r} is {what}", code="policy-unknown", hint=hint)
     return make(spec, options)
 
 
@@ -185,11 +193,13 @@ def _check_hash(spec: str, record: Record, sha256: str) -> None:
     if record.get("path") is None:
         raise UsageError(
             f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked",
+            code="policy-not-a-file",
             hint="omit it, or pack the policy into a file (`rollout policy pack`) and name that",
         )
     if record["sha256"] != sha256:
         raise PolicyLoadError(
             f"the policy {spec!r} has the SHA-256 {record['sha256']}, but should have {sha256}",
+            code="policy-hash",
             hint="it is not the intended file, or has changed; nothing of it was loaded",
         )
 
@@ -213,13 +223,16 @@ def pack_policy(spec: str) -> PackedPolicy:
         PolicyLoadError: If `spec` names nothing, or what it names cannot be pickled.
     """
     if not is_module_attribute(spec):
-        raise PolicyLoadError(f"{spec!r} is not module:attr", hint="name what to pack as my_module:MyPolicy")
+        raise PolicyLoadError(
+            f"{spec!r} is not module:attr", code="policy-spec", hint="name what to pack as my_module:MyPolicy"
+        )
     source = Source.find(spec, PolicyLoadError)
     item = source.load(PolicyLoadError)
     with (
         reporting(
             PolicyLoadError,
             f"an object of type {type(item).__name__} cannot be pickled",
+            code="pickle-failed",
             hint="build what cannot be pickled in a factory, and pack the factory",
         ),
         _by_value(source),
@@ -228,6 +241,7 @@ def pack_policy(spec: str) -> PackedPolicy:
     with reporting(
         PolicyLoadError,
         "the pickle that was made does not load",
+        code="pickle-failed",
         hint="an object's own __reduce__ or __setstate__ may be at fault",
     ):
         pickle.loads(data)  # noqa: S301 - the bytes were made just now

@@ -38,7 +38,9 @@ def write_card(
         UsageError: If the licence is no identifier, there is no episode to plot, or matplotlib is missing.
     """
     if license is not None and not _LICENSE.fullmatch(license):
-        raise UsageError(f"{license!r} names no licence", hint='write it as in {license="cc-by-4.0"}')
+        raise UsageError(
+            f"{license!r} names no licence", code="card-license", hint='write it as in {license="cc-by-4.0"}'
+        )
     root = folder_of(path)
     read_info(root)  # Without one there is nothing to lock.
     files = file_store(root)

@@ -111,7 +111,9 @@ def _stats_in(path: Path) -> dict[str, Any]:
             np.stack([np.asarray(document[name][field], float) for field in ("count", *_STATS.values())])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DatasetFormatError(
-            f"{path} is damaged: {name} has no statistics: {error!r:.200}", hint=DAMAGED_HINT
+            f"{path} is damaged: {name} has no statistics: {error!r:.200}",
+            code="info-statistics",
+            hint=DAMAGED_HINT,
         ) from error
     return dict(from_plain(document))
 
@@ -250,9 +252,11 @@ def chart_of(dataset: Dataset, what: str) -> Chart:
         UsageError: If there is no such plot, or no episode.
     """
     if what not in PLOTS:
-        raise UsageError(f"there is no plot {what!r}", hint=f"the plots are: {', '.join(PLOTS)}")
+        raise UsageError(
+            f"there is no plot {what!r}", code="plot-unknown", hint=f"the plots are: {', '.join(PLOTS)}"
+        )
     if not len(dataset):
-        raise UsageError("there is no episode to plot", hint="choose another dataset")
+        raise UsageError("there is no episode to plot", code="no-episode", hint="choose another dataset")
     if what == "over-time":
         return over_time(dataset)
     if what in ("returns", "lengths"):
@@ -321,7 +325,9 @@ def _column_chart(dataset: Dataset, prefix: str) -> Chart:
     sample = "" if len(table) == dataset.rows.column("length").sum() else "a sample of "
     title = f"{prefix}s of {sample}{len(table):,} steps"
     if not rows:
-        raise UsageError(f"the {prefix}s have no number", hint="plot returns, or lengths")
+        raise UsageError(
+            f"the {prefix}s have no number", code="plot-not-a-number", hint="plot returns, or lengths"
+        )
     first = rows[0]
     if len(rows) == 1 and first.counts and first.edges[0] % 1 and first.edges[1] - first.edges[0] == 1:
         note = f"mean {first.mean:.6g}, std {first.std:.6g}"

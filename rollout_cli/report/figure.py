@@ -28,6 +28,7 @@ def write_figure(chart: Chart, path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise UsageError(
             f"{path} does not end in {' or '.join(SUFFIXES)}",
+            code="output-suffix",
             hint="name a picture: {output=" + str(path.with_suffix(".png")) + "}",
         )
     with staged(path) as place:

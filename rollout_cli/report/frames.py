@@ -71,6 +71,7 @@ def check_film(path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise UsageError(
             f"{path} ends in neither .gif nor .mp4, and is not a folder's name either",
+            code="output-suffix",
             hint="name a film: {output=" + str(path.with_suffix(".gif")) + "}",
         )
     if path.suffix == ".gif":

@@ -50,10 +50,11 @@ def write_report(dataset: Dataset, path: Path) -> int:
     if path.suffix not in (".html", ".htm"):
         raise UsageError(
             f"{path} does not end in .html",
+            code="output-suffix",
             hint="name a page: {output=" + str(path.with_suffix(".html")) + "}",
         )
     if not len(dataset):
-        raise UsageError("there is no episode to report on", hint="choose another dataset")
+        raise UsageError("there is no episode to report on", code="no-episode", hint="choose another dataset")
     with staged(path) as place:
         return place.write_bytes(page(dataset).encode("utf-8", "backslashreplace"))
 

@@ -199,7 +199,7 @@ def _recorded(trial: Trial, n_steps: int) -> Recorded:
         chunks = [*sampler.stream(MinTimesteps(n_steps, stop=stop))]
         seconds = time.monotonic() - began
         if not chunks:
-            raise InterruptedRunError("no episode ended")
+            raise InterruptedRunError("no episode ended", code="no-episode-ended")
         chunk = concatenate(chunks)
         if chunk.n_episodes == stop:  # There are no more.
             n_steps = chunk.n_steps

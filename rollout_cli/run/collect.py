@@ -344,6 +344,7 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
     if is_cut and stored and sampler.next_number < stored[0]:
         return UsageError(
             "--max-time was over before the episodes that the dataset has were collected again",
+            code="time-limit",
             hint="allow more time with {max_time=…}",
         )
     if writer.has_episodes:
@@ -352,16 +353,19 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
         option = "--max-time" if is_cut else "--keep-cap"
         return UsageError(
             f"none of {n_run:,} episodes was kept by --keep {config.keep!r}, and {option} allows no more",
+            code="no-episode-kept",
             hint="collect some episodes without {keep}, and look at them: rollout info",
         )
     if not tally.skipped:
         return UsageError(
             "--max-time was over before the first episode had ended",
+            code="time-limit",
             hint="allow more time with {max_time=…}",
         )
     number, count = min(tally.skipped), len(tally.skipped)
     return UserCodeError(
         f"all episodes were skipped, {count:,} of them; episode {number}: {tally.skipped[number]}",
+        code="all-episodes-skipped",
         hint="without an option that skips them, the first error ends the run and is shown in full",
     )
 

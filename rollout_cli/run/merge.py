@@ -93,7 +93,7 @@ def merge(
         DatasetFormatError: If a dataset is damaged.
     """
     if output.resolve() in [path.resolve() for path in parts]:
-        raise UsageError(f"{output} is read itself", hint="merge into another folder")
+        raise UsageError(f"{output} is read itself", code="output-is-input", hint="merge into another folder")
     datasets = [load(path, verify=verify) for path in parts]
     if not (_are_shards(datasets) or _are_ranges(datasets)):
         return join_datasets(datasets, output, verify=False, **writing)
@@ -156,11 +156,13 @@ def _shard(dataset: Dataset) -> _Shard:
     if dataset.info["status"] != "complete":
         raise UsageError(
             f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}",
+            code="shard-incomplete",
             hint=f"finish it: {resume}",
         )
     if len(dataset) != (stated := dataset.info["episodes"]):
         raise DatasetFormatError(
             f"{path} has {len(dataset):,} episodes, but its info.json states {stated:,}",
+            code="episode-count",
             hint=f"copy it again, or collect the rest: {resume}",
         )
     return _Shard(dataset, config, source)
@@ -192,13 +194,14 @@ def _changes(
             raise UsageError(
                 f"{first.path} is shard {first.config.shard}, "
                 f"and {shard.path} is shard {shard.config.shard} of another division",
+                code="shards-of-other-division",
                 hint="give the shards i/n of one n",
             )
     present, count = [shard.place[0] for shard in shards], first.place[1]
     missing = sorted(set(range(1, count + 1)) - set(present))
     if count and (missing or len(present) != count):
         what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
-        raise UsageError(what, hint="give each shard of the run once")
+        raise UsageError(what, code="shard-missing", hint="give each shard of the run once")
     options = {*_OF_ALL, "episodes"} if count else _OF_ALL
     changes, before = first.changes, first
     for shard in others:
@@ -210,12 +213,14 @@ def _changes(
         if differing:
             raise UsageError(
                 f"{shard.path} and {first.path} are shards of different runs: {', '.join(differing)} differ",
+                code="shards-of-other-runs",
                 hint="collect it again as the others were",
             )
         changed = _changed(before, shard, progress)
         if changed and not accept_changes:
             raise UsageError(
                 f"{shard.path} has another policy or environment than {first.path}: {'; '.join(changed)}",
+                code="shards-of-other-files",
                 hint="collect it again as the others were; {accept_changes=True} merges both",
             )
         changes += shard.changes

@@ -199,6 +199,7 @@ def recorded_values(source: Record) -> Values:
         raise DatasetFormatError(
             f"the dataset's seeds follow rule {source.get('seeding', 1)}, "
             f"and this version has rule {SEEDING}: its episodes cannot be run again",
+            code="seeding-version",
             hint="use the version of rollout-collect that made it, or collect anew",
         )
     try:
@@ -215,6 +216,7 @@ def recorded_values(source: Record) -> Values:
     except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise DatasetFormatError(
             f"info.json does not record the options of a run: {error}",
+            code="info-options",
             hint="it was made by another version, or not by `rollout collect` or `rollout exact`",
         ) from error
 
@@ -240,6 +242,7 @@ def check_env_file(source: Record, env: EnvSource) -> None:
         raise EnvLoadError(
             f"the environment's file {env.spec} is not the one that made these episodes: "
             f"its SHA-256 is {now}, and was {before}",
+            code="env-hash",
             hint="put back the file that was used",
         )
 
@@ -253,6 +256,7 @@ def check_nothing_cut(config: CollectConfig) -> None:
                 raise ConfigError(
                     f"{option.flag} lacks {repr(name) if name else 'a secret'}, "
                     f"since secrets are {CUT} in datasets and in what --dry-run prints",
+                    code="secret-missing",
                     hint=f"give it again: {{{option.name}={name and f'{name}='}…}}; where a command "
                     "has no such option, let the code read the secret from an environment variable",
                 )

@@ -141,12 +141,14 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
             raise
         raise EnvLoadError(
             f"the environment cannot be rendered: {error.message}",
+            code="env-no-rendering",
             hint='let it take render_mode="rgb_array", and return a picture from render()',
         ) from error
     if SpaceSchema.of(env_spec_of(env)).describe() != dataset.info["spaces"]:
         close_env(env)
         raise EnvLoadError(
             "the environment has other spaces than those of the dataset",
+            code="env-spaces",
             hint="its code, or a package that it uses, has changed",
         )
     return env
@@ -182,11 +184,12 @@ def _act_again(
 
 
 def _rendered(env: Env) -> Array:
-    with reporting(EnvError, "env.render raised"):
+    with reporting(EnvError, "env.render raised", code="env-raised"):
         image = np.asarray(env.render())
     if image.ndim != 3 or image.dtype != np.uint8:  # noqa: PLR2004 - height, width, colours
         raise EnvError(
             "env.render() returned no picture, uint8 (height, width, 3)",
+            code="env-no-image",
             hint='the environment must render with render_mode="rgb_array"',
         )
     return as_frame(image)

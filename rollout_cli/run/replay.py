@@ -116,6 +116,7 @@ def _replay_source(
             record = provenance.run_record(sources, sampler.report, surrounding)
             raise EnvLoadError(
                 "the environment has other spaces than those of the dataset",
+                code="env-spaces",
                 hint="; ".join(_changed(source, record, is_whole=False))
                 or "its code, or a package that it uses, has changed",
             )

@@ -177,7 +177,7 @@ def run_again(sampler: Sampler, number: int, *, n_beside: int = 0) -> Chunk:
     chunks = list(sampler.stream(Episodes(number, number + 1 + n_beside)))
     parts = [chunk.episodes(0, 1) for chunk in chunks if chunk.numbers[0] == number]
     if not parts:
-        raise InterruptedRunError("it was stopped, or skipped, before its end")
+        raise InterruptedRunError("it was stopped, or skipped, before its end", code="no-episode-ended")
     return concatenate(parts)
 
 

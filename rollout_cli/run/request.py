@@ -303,6 +303,7 @@ def _wrapper_text(name: str, arguments: Keywords) -> str:
         raise ConfigError(
             f"the policy was trained in the wrapper {name}, "
             f"and --wrapper cannot hold its arguments {arguments}",
+            code="wrapper-arguments",
             hint="name the environment, and a function that wraps it: {env=…} {wrapper=module:attr}",
         )
     return text
@@ -313,7 +314,9 @@ def check_pins(names: Sequence[str]) -> None:
     for name in names:
         if not Path(name).is_file():
             raise ConfigError(
-                f"--pin names no file: {name!r}", hint="paths are relative to the working folder"
+                f"--pin names no file: {name!r}",
+                code="pin-missing",
+                hint="paths are relative to the working folder",
             )
 
 
@@ -352,7 +355,9 @@ def _recorded_source(rest: str, options: Keywords) -> RecordedSource:
 
     if not rest or options:
         raise PolicyLoadError(
-            f"replay:{rest} must name a dataset, and takes no options", hint="for example: replay:runs/expert"
+            f"replay:{rest} must name a dataset, and takes no options",
+            code="policy-spec",
+            hint="for example: replay:runs/expert",
         )
     root, stop = folder_of(rest), 0
     dataset = load(root, verify=True)  # Its actions would be those of a new dataset.
@@ -365,6 +370,7 @@ def _recorded_source(rest: str, options: Keywords) -> RecordedSource:
             raise PolicyLoadError(
                 f"the episodes of {rest} cannot be found by their numbers: episode {number} is there twice, "
                 "or did not begin by the seed of its number",
+                code="recording-numbers",
                 hint="name one of the datasets that were joined; rows that a vector environment resets by "
                 "itself cannot be begun again",
             )

@@ -39,7 +39,11 @@ def recorded_options(command: CommandName, options: Record) -> Values:
         RolloutError: If no dataset is named, there is none, or it was made by the other command.
     """
     if "output" not in options:
-        raise ConfigError("--resume needs a dataset", hint="name its folder with {output=DIR}")
+        raise ConfigError(
+            "--resume needs a dataset",
+            code="resume-without-dataset",
+            hint="name its folder with {output=DIR}",
+        )
     if not ENDS.isdisjoint(options) and is_unbegun(options["output"]):
         return {}
     values = recorded_values(collected_source(read_info(standing_root(options["output"]))))
@@ -47,6 +51,7 @@ def recorded_options(command: CommandName, options: Record) -> Values:
     if made_by != command:
         raise UsageError(
             f"{options['output']} was made by `rollout {made_by}`, not by `rollout {command}`",
+            code="resume-command",
             hint=f"continue it with `rollout {made_by}`",
         )
     # Where another sampler is asked for, what only the former one takes is not.
@@ -155,6 +160,7 @@ class ResumeState:
         if changes and not self.config.accept_changes:
             raise UsageError(
                 f"cannot resume {self.config.output}: {'; '.join(changes)}",
+                code="resume-differs",
                 hint="put back what the dataset was begun with, or collect to another {output}; "
                 "{accept_changes=True} goes on, and its episodes are then of both",
             )
@@ -255,5 +261,6 @@ def _refuse(root: Path, differences: list[str]) -> None:
     if differences:
         raise UsageError(
             f"cannot resume {root}: {'; '.join(differences)}",
+            code="resume-differs",
             hint="give the same options and files (the dataset has those left out), or another {output}",
         )

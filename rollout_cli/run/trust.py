@@ -63,6 +63,7 @@ def check_trusted(
         raise UserCodeError(
             f"{origin} names {', '.join(map(repr, refused))}, which may run any code; "
             "expected registered environments, known wrappers, and policy files without code",
+            code="file-may-run-code",
             hint=hint,
         )
 

@@ -90,6 +90,7 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     if not result.fastest.rate:
         raise WorkerError(
             f"no choice could be measured; the first one: {result.rows[0].problem}",
+            code="nothing-measured",
             hint="`rollout check` says more; {seconds=…} measures for longer",
         )
     return result

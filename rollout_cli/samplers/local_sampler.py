@@ -43,6 +43,7 @@ class LocalSampler(Sampler):
         if self._supervision.has_time_out:
             raise UsageError(
                 "LocalSampler cannot end a step or an episode that takes too long",
+                code="timeout-without-process",
                 hint="use MultiprocessingSampler, or give no step_timeout and no episode_timeout",
             )
 

@@ -152,6 +152,7 @@ def as_reported(error: Exception) -> RolloutError:
     if isinstance(error, MemoryError):
         reported = WorkerError(
             f"a worker ran out of memory: {first_line(error)}",
+            code="worker-out-of-memory",
             hint="run fewer workers or environments at once, or shorter episodes",
             details=traceback_text(error),
         )
@@ -168,7 +169,7 @@ def as_reported(error: Exception) -> RolloutError:
         if kind is type(error):
             error.details = details
             return error
-        reported = kind(str(error.message), hint=str(error.marked_hint), details=details)
+        reported = kind(str(error.message), code=error.code, hint=str(error.marked_hint), details=details)
     reported.__cause__ = error
     return reported
 

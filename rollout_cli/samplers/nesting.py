@@ -20,6 +20,7 @@ def refuse_in_worker(what: str) -> None:
         caller = [frame for frame in stack if _PACKAGE not in Path(frame.filename).parents][-1]
         raise UserCodeError(
             f"{what} was used in a worker, which would start further workers",
+            code="nested-workers",
             hint="put the main part of the script under `if __name__ == '__main__':`; "
             "workers import the module that a SPEC such as `module:attr` names",
             place=f"{caller.filename}, line {caller.lineno}",

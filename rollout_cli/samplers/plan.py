@@ -92,7 +92,7 @@ Plan = MinTimesteps | Episodes | EpisodesPerWorker
 def _check(plan: Plan, *, is_possible: bool) -> None:
     if not is_possible:
         hint = "give 1 timestep or episode, or more, and a range that has an episode"
-        raise ArgumentError(f"there is no run of {plan}", hint=hint)
+        raise ArgumentError(f"there is no run of {plan}", code="plan-empty", hint=hint)
 
 
 Covered = tuple[int, int, int | None]
@@ -124,6 +124,7 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
         if most is not None and needed > most:
             raise UsageError(
                 f"there are {count:,} {what}, more than the {most:,} of this run",
+                code="too-many-episodes",
                 hint="a dataset can be extended, but not cut short: ask for more",
             )
     if next_number == plan.stop or n_episodes == plan.kept or steps >= (plan.timesteps or NO_END):

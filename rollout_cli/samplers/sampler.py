@@ -92,7 +92,11 @@ class Sampler:
             worker_factory, agents, envs = agents, envs, garage_envs
         options = {name: value for name, value in options.items() if value is not None}
         if worker_factory is not None and options:
-            raise UsageError(f"worker_factory decides about {', '.join(options)}", hint="omit one of them")
+            raise UsageError(
+                f"worker_factory decides about {', '.join(options)}",
+                code="factory-options",
+                hint="omit one of them",
+            )
         self._factory = worker_factory or WorkerFactory(**options)
         self.n_workers, self.seed = self._factory.n_workers, self._factory.seed
         self._updates = UpdateLog(self._factory, agents, envs)
@@ -182,7 +186,11 @@ class Sampler:
                 yield chunk
                 if call.generation != self._generation:
                     hint = "finish or close it first"
-                    raise UsageError("this stream was overtaken by a later call of its sampler", hint=hint)
+                    raise UsageError(
+                        "this stream was overtaken by a later call of its sampler",
+                        code="stream-overtaken",
+                        hint=hint,
+                    )
             if self._failure is not None:
                 raise as_raised(self._failure)
             if self._stops.has_begun:
@@ -225,7 +233,7 @@ class Sampler:
             chunks = shown(chunks, label=self._updates.labels[0], **totals)
         if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):  # Partitions interleave.
             return EpisodeBatch.from_chunks(self.env_spec, ordered)
-        raise InterruptedRunError("the call was stopped before an episode had ended")
+        raise InterruptedRunError("the call was stopped before an episode had ended", code="no-episode-ended")
 
     def segment_runner(self) -> SegmentRunner:
         """Return what calls the function that writes a segment, near what `stream_refs` refers to."""
@@ -247,7 +255,9 @@ class Sampler:
     def _make_pool(self) -> Pool:
         """Return a pool of `n_workers` workers, none of them started."""
         hint = "use LocalSampler, MultiprocessingSampler or RaySampler, or override the documents' methods"
-        raise UsageError(f"{type(self).__name__} has no workers of its own", hint=hint)
+        raise UsageError(
+            f"{type(self).__name__} has no workers of its own", code="sampler-abstract", hint=hint
+        )
 
     def start_worker(self, plan: Plan | None = None) -> None:
         """Start the workers before the first call, and let them begin its `plan`; does not wait for them."""
@@ -326,7 +336,11 @@ class Sampler:
         """Wait until something happens in the pool, and handle it."""
         self._execute(call.top_up())
         if self._pool is None:
-            raise UsageError("the workers were shut down during their stream", hint="begin a new stream")
+            raise UsageError(
+                "the workers were shut down during their stream",
+                code="sampler-shut-down",
+                hint="begin a new stream",
+            )
         for event in self._pool.wait():
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self._report = (self._report or replace(event.report, files=())).joined(event.report)
@@ -377,6 +391,7 @@ def _common(first: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
     if first not in (None, spec):
         raise EnvLoadError(
             "the environments of two workers have different spaces or limits",
+            code="worker-spaces",
             hint="build environments of one kind in all workers",
         )
     return first or spec

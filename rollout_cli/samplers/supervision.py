@@ -67,7 +67,9 @@ class Supervision:
             "episode_timeout": self.episode_timeout is None or self.episode_timeout > 0,
         }
         if wrong := [name for name, is_in_range in ranges.items() if not is_in_range]:
-            raise ArgumentError(f"{wrong[0]} is {getattr(self, wrong[0])!r}, which is out of range")
+            raise ArgumentError(
+                f"{wrong[0]} is {getattr(self, wrong[0])!r}, which is out of range", code="limit-value"
+            )
 
     @property
     def has_time_out(self) -> bool:
@@ -117,7 +119,9 @@ class Supervisor:
             hint = (
                 "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
             )
-            error = EnvError(f"{self._episode(late[0])} took longer than {limit}", hint=hint)
+            error = EnvError(
+                f"{self._episode(late[0])} took longer than {limit}", code="episode-timeout", hint=hint
+            )
             # One that is starting was in an episode of an older call, of another policy or environment.
             return Decision() if starting else self.failed(error, late, in_flight)
         if starting:
@@ -129,7 +133,7 @@ class Supervisor:
             return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
         message = f"{self._episode(suspects[0])} killed its worker {MOST_TRIES} times: {what}"
         hint = 'the seed repeats it; {on_worker_death="skip"} leaves such an episode out'
-        fatal = WorkerError(message, hint=hint, details=death.details)
+        fatal = WorkerError(message, code="episode-kills-worker", hint=hint, details=death.details)
         if self._rules.on_worker_death == "fail":
             return Decision(fatal)
         restart = self._restart(what, death)
@@ -140,11 +144,13 @@ class Supervisor:
         if self.false_starts[death.worker] >= MOST_TRIES:
             what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
             hint = death.hint or "its policy or environment crashes while it is built"
-            return Decision(WorkerError(what, hint=hint, details=death.details))
+            return Decision(WorkerError(what, code="worker-start", hint=hint, details=death.details))
         if self.restarts >= most:
             after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
             hint = f"{death.hint or _CRASH_HINT}; {{max_worker_restarts=…}} allows more restarts"
-            return Decision(WorkerError(f"{what}{after}", hint=hint, details=death.details))
+            return Decision(
+                WorkerError(f"{what}{after}", code="worker-died", hint=hint, details=death.details)
+            )
         self.restarts += 1
         likely = f" ({death.hint})" if death.hint else ""
         return Decision(
@@ -181,7 +187,7 @@ class Supervisor:
         if self.n_skipped >= MOST_SKIPPED:
             message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {error.message}"
             hint = "hardly any episode can be run like this"
-            return Decision(type(error)(message, hint=hint, details=error.details))
+            return Decision(type(error)(message, code="too-many-skipped", hint=hint, details=error.details))
         return Decision(
             skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped"
         )

@@ -98,6 +98,7 @@ def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[byte
     with reporting(
         kind,
         f"the {what} cannot be pickled",
+        code="pickle-failed",
         hint=f"each worker gets a copy: give {instead}, from which it builds its own",
     ):
         for obj in objs:

@@ -273,6 +273,7 @@ def _unpickled(data: bytes | None, what: str, kind: type[UserCodeError]) -> Any:
     with reporting(
         kind,
         f"the {what} cannot be unpickled in the worker",
+        code="unpickle-failed",
         hint="what it is made of must be importable in the worker too",
     ):
         # Pickled by this package's own process.

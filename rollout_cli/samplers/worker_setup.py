@@ -41,7 +41,12 @@ class WorkerSetup:
     def load_factory(self) -> WorkerFactory:
         """Return the factory; UserCodeError where its pickle cannot be loaded."""
         what = "the worker class, its arguments or its set-up cannot be unpickled"
-        with reporting(UserCodeError, what, hint="they must be importable in worker processes, too"):
+        with reporting(
+            UserCodeError,
+            what,
+            code="unpickle-failed",
+            hint="they must be importable in worker processes, too",
+        ):
             # Pickled by the sampler's own process.
             factory: WorkerFactory = pickle.loads(self.factory)  # noqa: S301
         return factory

@@ -40,13 +40,15 @@ def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
     shape, where = (n_rows, *leaf.shape), f" at {leaf.name!r}" if leaf.path else ""
     if array.shape != shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         raise BadValueError(
-            f"the {name}{where} are {array.dtype}{array.shape}, expected {leaf.dtype}{shape} of {leaf.space}"
+            f"the {name}{where} are {array.dtype}{array.shape}, expected {leaf.dtype}{shape} of {leaf.space}",
+            code="batch-shape",
         )
     with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
         converted = array.astype(leaf.dtype, copy=False)
     if converted is not array and leaf.dtype.kind in "iu" and not np.array_equal(converted, array):
         raise BadValueError(
-            f"the {name}{where} have numbers for which {leaf.dtype} has no room, of {leaf.space}"
+            f"the {name}{where} have numbers for which {leaf.dtype} has no room, of {leaf.space}",
+            code="number-range",
         )
     return converted
 
@@ -56,7 +58,8 @@ def reward_batch(rewards: Any, n_rows: int) -> Array:
     array = _as_array(rewards)
     if array.shape != (n_rows,) or array.dtype.kind not in "biuf":
         raise BadValueError(
-            f"the rewards are {array.dtype}{array.shape}, expected a number for each of {n_rows} rows"
+            f"the rewards are {array.dtype}{array.shape}, expected a number for each of {n_rows} rows",
+            code="batch-shape",
         )
     return array
 
@@ -67,7 +70,8 @@ def flag_batch(name: str, flags: Any, n_rows: int) -> Array:
     is_bool = array.dtype == bool or (array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all())
     if array.shape != (n_rows,) or not is_bool:
         raise BadValueError(
-            f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows"
+            f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows",
+            code="batch-shape",
         )
     return array.astype(bool, copy=False)
 
@@ -84,7 +88,7 @@ def _as_array(values: Any) -> Array:
         array: Array = as_array(values)
         return array if array.flags.writeable else array.copy()  # As those of JAX are not.
     except Exception as error:  # A foreign array may refuse in any way.
-        raise BadValueError(f"the batch is no array: {shown(values)}") from error
+        raise BadValueError(f"the batch is no array: {shown(values)}", code="batch-shape") from error
 
 
 # -- infos ---------------------------------------------------------------------------------------------------
@@ -99,7 +103,9 @@ def batch_columns(
     """
     if not isinstance(infos, Mapping):
         raise BadValueError(
-            f"the infos are no dictionary: {shown(infos)}", "give {} where there is nothing to say"
+            f"the infos are no dictionary: {shown(infos)}",
+            "give {} where there is nothing to say",
+            code="info-type",
         )
     for key, value in infos.items():
         if isinstance(key, str) and key.startswith("_") and key[1:] in infos:
@@ -139,7 +145,8 @@ def _column(
         if array is not None and array.shape[:1] != (n_rows,):
             raise BadValueError(
                 f"the {name} {'.'.join(path)!r} is {array.dtype}{array.shape}, "
-                f"expected an entry for each of {n_rows} rows"
+                f"expected an entry for each of {n_rows} rows",
+                code="batch-shape",
             )
     kind = _kind(values)
     if kind == _ODD:

@@ -33,9 +33,10 @@ ENDLESS_HINT = (
 
 
 class BadValueError(Exception):
-    """A value of the user's code that its interface forbids; the text says which, and what was expected.
+    """A value of the user's code that its interface forbids; the message says which, and what was expected.
 
-    `row` is the row of a vector environment that is at fault, where it is one that runs an episode.
+    `code` is the code of the error that reports it; `row`, the row of a vector environment that is at fault,
+    if that row runs an episode.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class BadValueError(Exception):
         message: str,
         hint: str = "make it match the space, or the space match it",
         row: int | None = None,
+        *,
+        code: str,
     ) -> None:
         super().__init__(message)
-        self.hint, self.row = hint, row
+        self.hint, self.row, self.code = hint, row, code
 
 
 def shown(value: Any) -> str:
@@ -95,7 +98,9 @@ def _bad_result(name: str, value: Any, expected: str, hint: str) -> BadValueErro
     of_shape = f" of shape {tuple(shape)}" if shape and isinstance(shape, tuple) else ""
     text = " ".join(repr(value).split())
     return BadValueError(
-        f"{STEP} returned {name}={text:.80} ({type(value).__name__}{of_shape}); expected {expected}", hint
+        f"{STEP} returned {name}={text:.80} ({type(value).__name__}{of_shape}); expected {expected}",
+        hint,
+        code="step-value",
     )
 
 
@@ -112,9 +117,13 @@ def as_array(values: Any) -> Any:
 def checked_text(name: str, value: Any, expected: Any) -> str:
     """Return a text; one that has no UTF-8 (a lone surrogate) cannot be stored."""
     if not isinstance(value, str):
-        raise BadValueError(f"{name} is {shown(value)}, expected a text of {expected}")
+        raise BadValueError(f"{name} is {shown(value)}, expected a text of {expected}", code="string-value")
     if not (value.isascii() or has_utf8(value)):
-        raise BadValueError(f"{name} is a text that has no UTF-8: {value!r:.80}", "escape lone surrogates")
+        raise BadValueError(
+            f"{name} is a text that has no UTF-8: {value!r:.80}",
+            "escape lone surrogates",
+            code="string-value",
+        )
     return value if type(value) is str else str(value)
 
 
@@ -125,7 +134,9 @@ def frozen_copy(info: Any) -> dict[Any, Any]:
     """Return an info dictionary that later changes to `info`, or to its values, do not reach."""
     if not isinstance(info, Mapping):
         raise BadValueError(
-            f"the info is no dictionary: {shown(info)}", "give {} where there is nothing to say"
+            f"the info is no dictionary: {shown(info)}",
+            "give {} where there is nothing to say",
+            code="info-type",
         )
     return {key: value if isinstance(value, _VALUES) else copied(value) for key, value in info.items()}
 
@@ -153,7 +164,10 @@ def bad_action(leaf: Leaf, value: Any, rule: str, row: int | None = None) -> Bad
     elif leaf.kind == "box" and rule != "clip":
         hint = f'{{invalid_action="clip"}} moves it to the nearest bound, {hint}'
     return BadValueError(
-        f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}", hint, row
+        f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}",
+        hint,
+        row,
+        code="action-outside-space",
     )
 
 
@@ -213,7 +227,9 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
     if any(column.dtype.kind == "f" and np.isnan(column[row]).any() for column in chunk.actions):
         hint = "the action of this step is nan, too: look at the policy first"
     place = episode_place(int(chunk.workers[at]), number, int(chunk.seeds[at]), step)
-    error = EnvError("the reward is not a number (nan)", hint=hint, place=place, episodes=(number,))
+    error = EnvError(
+        "the reward is not a number (nan)", code="reward-nan", hint=hint, place=place, episodes=(number,)
+    )
     sound = [
         chunk.episodes(index, index + 1)
         for index in np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()
@@ -252,15 +268,17 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
     if isinstance(error, RolloutError):
         return
     if isinstance(error, BadValueError):
-        message, hint = str(error), error.hint
+        message, hint, code = str(error), error.hint, error.code
         if not message.startswith(call):
             message = f"{call}: {message}"
     elif interface and isinstance(error, TypeError | ValueError):
+        code = "result-type"
         message = f"{call}: the result is not {interface}: {error}"
         hint = f"return {interface}; gym before gymnasium gave fewer: wrap an environment of its interface"
     else:
+        code = "policy-raised" if kind is PolicyError else "env-raised"
         hint = "the traceback below shows where; the seed repeats it"
         if isinstance(error, SystemExit):
             hint = "let the code raise an exception, or return, instead of ending the process"
         message = f"{call} raised {first_line(error)}"
-    raise kind(message, hint=hint, place=place, episodes=numbers) from error
+    raise kind(message, code=code, hint=hint, place=place, episodes=numbers) from error

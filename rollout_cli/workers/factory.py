@@ -30,10 +30,12 @@ def load_worker_class(spec: str) -> type[Worker]:
         UserCodeError: If it cannot be imported, or is no subclass of Worker.
     """
     if not is_module_attribute(spec):
-        raise UserCodeError(f"{spec!r} names no worker class", hint="name it as package.module:Class")
+        raise UserCodeError(
+            f"{spec!r} names no worker class", code="worker-class", hint="name it as package.module:Class"
+        )
     worker_class = Source.find(spec, UserCodeError).load(UserCodeError)
     if not _is_worker_class(worker_class):
-        raise UserCodeError(f"{spec!r} is no worker class", hint=_SUBCLASS_HINT)
+        raise UserCodeError(f"{spec!r} is no worker class", code="worker-class", hint=_SUBCLASS_HINT)
     return worker_class
 
 
@@ -45,6 +47,7 @@ def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
     if unused := [name for name in overridden if name not in called]:
         raise UserCodeError(
             f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call of it",
+            code="worker-class-overrides",
             hint=f"override one of {', '.join(called)}; a script may call all verbs of such a worker",
         )
 
@@ -108,20 +111,29 @@ class WorkerFactory:
         self.drop_infos = tuple(drop_infos)
         self.keep = keep
         if not _is_worker_class(worker_class):
-            raise ArgumentError(f"worker_class is {worker_class!r}, which is no Worker", hint=_SUBCLASS_HINT)
+            raise ArgumentError(
+                f"worker_class is {worker_class!r}, which is no Worker",
+                code="factory-argument",
+                hint=_SUBCLASS_HINT,
+            )
         with reporting(UserCodeError, f"{worker_class.__name__}.numbers_at_once failed"):
             self.numbers_at_once = worker_class.numbers_at_once(self.worker_args)
         refuse_overrides(worker_class, self.worker_args)
         for name, least in (("n_workers", 1), ("seed", 0), ("max_episode_length", 1)):
             value = getattr(self, name)
             if value is not None and not value >= least:  # True of nan as well.
-                raise ArgumentError(f"{name} is {value}, must be at least {least}")
+                raise ArgumentError(f"{name} is {value}, must be at least {least}", code="factory-argument")
         if (self.rules.tasks or self.rules.reset_options) and self.worker_args.get(
             "vectorization"
         ) == "native":
-            raise ArgumentError("options of a reset are for single environments: omit vectorization='native'")
+            raise ArgumentError(
+                "options of a reset are for single environments: omit vectorization='native'",
+                code="factory-argument",
+            )
         if is_tf_worker and worker_setup is not None:
-            raise ArgumentError("is_tf_worker=True is a worker_setup itself: give one of the two")
+            raise ArgumentError(
+                "is_tf_worker=True is a worker_setup itself: give one of the two", code="factory-argument"
+            )
 
     def prepare_worker_messages(
         self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj
@@ -130,7 +142,8 @@ class WorkerFactory:
         if isinstance(objs, list):
             if len(objs) != self.n_workers:
                 raise ArgumentError(
-                    f"a list with one entry a worker has {self.n_workers} entries, not {len(objs)}"
+                    f"a list with one entry a worker has {self.n_workers} entries, not {len(objs)}",
+                    code="list-length",
                 )
             return [preprocess(obj) for obj in objs]
         return [preprocess(objs)] * self.n_workers
@@ -138,7 +151,10 @@ class WorkerFactory:
     def __call__(self, worker_number: int) -> Worker:
         """Build worker 0 to n_workers - 1, or raise ArgumentError; UserCodeError if its class fails."""
         if not 0 <= worker_number < self.n_workers:
-            raise ArgumentError(f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}")
+            raise ArgumentError(
+                f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}",
+                code="factory-argument",
+            )
         common = {
             "seed": self.seed,
             "max_episode_length": self.max_episode_length,
@@ -160,7 +176,9 @@ class WorkerFactory:
             "worker_setup is called without arguments and returns a context manager; "
             "the traceback below shows where"
         )
-        with reporting(UserCodeError, "the worker's set-up could not be entered", hint=hint):
+        with reporting(
+            UserCodeError, "the worker's set-up could not be entered", code="worker-setup", hint=hint
+        ):
             entered = ExitStack()
             entered.enter_context((self.worker_setup or nullcontext)())
         try:
@@ -168,7 +186,7 @@ class WorkerFactory:
         finally:
             # It is not given an error, which it must not swallow: whoever waits for the worker has to hear of
             # it.
-            with reporting(UserCodeError, "the worker's set-up could not be left"):
+            with reporting(UserCodeError, "the worker's set-up could not be left", code="worker-setup"):
                 entered.close()
 
     def after_updates(self) -> None:
@@ -199,6 +217,7 @@ def tensorflow_session() -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"is_tf_worker=True needs TensorFlow, but {error.name} is not installed",
+            code="package-missing",
             hint=f"pip install {error.name}",
         ) from error
     # TensorFlow 2 keeps the sessions of TensorFlow 1 there.

@@ -50,6 +50,7 @@ class DefaultWorker(Worker):
         if any(other != spec for other in others):
             raise EnvLoadError(
                 "the environments of one worker have different spaces or limits",
+                code="worker-spaces",
                 hint="give each worker environments of one kind",
             )
         self._envs, self._env_updates = envs, updates
@@ -96,10 +97,13 @@ class VecWorker(DefaultWorker):
     ) -> None:
         check_n_envs(n_envs)
         if vectorization not in ("sync", "native"):
-            raise ArgumentError(f"vectorization is {vectorization!r}, must be 'sync' or 'native'")
+            raise ArgumentError(
+                f"vectorization is {vectorization!r}, must be 'sync' or 'native'", code="factory-argument"
+            )
         if fresh_env and vectorization == "native":
             raise ArgumentError(
-                "fresh_env=True builds single environments anew, and vectorization='native' has none"
+                "fresh_env=True builds single environments anew, and vectorization='native' has none",
+                code="factory-argument",
             )
         self._n_envs, self._is_native = n_envs, vectorization == "native"
         self._native: NativeRows | None = None
@@ -164,5 +168,5 @@ class VecWorker(DefaultWorker):
 def check_n_envs(n_envs: int) -> int:
     """Return the number of rows, or raise ArgumentError."""
     if n_envs < 1:
-        raise ArgumentError(f"n_envs is {n_envs}, must be at least 1")
+        raise ArgumentError(f"n_envs is {n_envs}, must be at least 1", code="factory-argument")
     return n_envs

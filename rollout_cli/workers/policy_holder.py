@@ -56,7 +56,7 @@ class PolicyHolder:
             raise InternalError("parameters were sent to a worker that has no policy yet")
         hint = "parameters go from one policy's get_param_values to another of its kind"
         seed_globals(self._root, SETUP)
-        with reporting(PolicyError, "policy.set_param_values raised", hint=hint):
+        with reporting(PolicyError, "policy.set_param_values raised", code="policy-raised", hint=hint):
             self.policy.set_param_values(agent_update)
 
     def forget(self) -> None:
@@ -97,6 +97,7 @@ def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
         raise PolicyLoadError(
             f"{name} acts on one observation at a time, "
             "and a native vector environment needs actions for all rows",
+            code="policy-not-batched",
             hint="give the policy get_actions, and its reset, where it has one, a mask of rows as argument; "
             f"or {instead} in turn",
         )
@@ -104,11 +105,12 @@ def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
         hint = "give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
         raise PolicyLoadError(
             f"{name} needs action masks, and the environment has none",
+            code="policy-masks",
             hint=f"{instead} that have a method action_masks()" if is_native else hint,
         )
 
 
 def masks_of(env: Any) -> Any:
     """Return the valid actions as the environment's `action_masks()` does; EnvError if that fails."""
-    with reporting(EnvError, "env.action_masks failed"):
+    with reporting(EnvError, "env.action_masks failed", code="env-raised"):
         return env.get_wrapper_attr("action_masks")()

@@ -304,7 +304,7 @@ def test_texts_of_any_size_are_cut() -> None:
     assert len(first_line(error)) < 400
     assert all(word in first_line(error) for word in ("begin", "left out", "end"))
     assert len(traceback_text(error)) < 21_000
-    assert len(failure(EnvError, "what", error).details) < 21_000
+    assert len(failure(EnvError, "what", error, code="env-build").details) < 21_000
 
 
 def test_reporting() -> None:

@@ -45,13 +45,16 @@ class ConstantSource:
         """Read the value; PolicyLoadError where it is no literal, or where there are options."""
         if options:
             raise PolicyLoadError(
-                "the policy scheme constant takes no options", hint="write the action after the colon"
+                "the policy scheme constant takes no options",
+                code="policy-options",
+                hint="write the action after the colon",
             )
         try:
             return cls(text, tomllib.loads(f"value = {text}")["value"])
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise PolicyLoadError(
                 f"the policy constant:{text} holds no value of TOML",
+                code="policy-spec",
                 hint="write the action, such as constant:0 or 'constant:[0.1, -0.2]'",
             ) from error
 
@@ -65,6 +68,7 @@ class ConstantSource:
         if action is None or not space.contains(action):
             raise PolicyLoadError(
                 f"{self.text} is not an action of {space}",
+                code="policy-action",
                 hint="write one as plain values: lists for arrays and tuples, tables for dictionaries",
             )
         return ConstantPolicy(space, action)

@@ -49,6 +49,7 @@ class D3rlpyPolicy(NetworkPolicy):
             raise PolicyLoadError(
                 f"{type(algorithm).__name__} predicts the best of actions that it draws, "
                 "and has no deterministic mode",
+                code="policy-not-deterministic",
                 hint="omit {deterministic}",
             )
 
@@ -72,6 +73,7 @@ def _check(what: str, saved: list[Any], expected: list[Any]) -> None:
     if saved != expected:
         raise PolicyLoadError(
             f"the {what} of the model are {saved}, those of the environment {expected}",
+            code="policy-space",
             hint="give the environment the arguments and wrappers that the model was trained with",
         )
 
@@ -96,6 +98,7 @@ def _load(
     if not isinstance(algorithm, QLearningAlgoBase):
         raise PolicyLoadError(
             f"{files.path} is a {type(algorithm).__name__}, which acts on a return that it should reach",
+            code="policy-unsupported",
             hint="load it in a function that wraps it for one return, and name that as module:attr",
         )
     with tensors_alone():

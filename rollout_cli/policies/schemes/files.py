@@ -120,6 +120,7 @@ class FileScheme:
         if not rest or (Path(rest).is_dir() and not self.takes_folder):
             raise PolicyLoadError(
                 f"the policy {self.name}:{rest} names no file",
+                code="policy-spec",
                 hint=f"{self.name}:{'FOLDER' if self.takes_folder else 'FILE'} is {self.summary}",
             )
         for name, value in options.items():
@@ -133,6 +134,7 @@ class FileScheme:
         if name not in self.options:
             raise PolicyLoadError(
                 f"the policy scheme {self.name} takes no option {name!r}",
+                code="policy-options",
                 hint=misspelt(name, self.options) or f"it takes: {', '.join(self.options) or 'none'}",
             )
         kind = str if self.options[name] is Path else self.options[name]
@@ -140,6 +142,7 @@ class FileScheme:
             raise PolicyLoadError(
                 f"the option {name} of the policy scheme {self.name} must be a {kind.__name__}, "
                 f"got {value!r}",
+                code="policy-options",
                 hint=f"for example: {{policy_kwargs={name}={_EXAMPLES[self.options[name]]}}}",
             )
 
@@ -181,4 +184,8 @@ class FilePolicySource:
             return {"scheme": self.scheme.name, **record, **self.scheme.about(self.files)}
 
     def _reporting(self) -> AbstractContextManager[None]:
-        return reporting(PolicyLoadError, f"{self.files.path} cannot be loaded as {self.scheme.summary}")
+        return reporting(
+            PolicyLoadError,
+            f"{self.files.path} cannot be loaded as {self.scheme.summary}",
+            code="policy-file-damaged",
+        )

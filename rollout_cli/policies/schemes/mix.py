@@ -84,15 +84,20 @@ class MixSource:
         """
         matches = [re.fullmatch(rf"({_WEIGHT})\*(.+)", part) for part in re.split(_PLUS, text)]
         if None in matches:
-            raise PolicyLoadError(f"mix:{text} is no sum of weighted policies", hint=_EXAMPLE)
+            raise PolicyLoadError(
+                f"mix:{text} is no sum of weighted policies", code="policy-spec", hint=_EXAMPLE
+            )
         parts = {f"component{place}": match.groups() for place, match in enumerate(filter(None, matches))}
         total = math.fsum(float(weight) for weight, _ in parts.values())
         if abs(total - 1.0) > _PRECISION:
-            raise PolicyLoadError(f"the weights of mix:{text} sum to {total:.12g}, not to 1", hint=_EXAMPLE)
+            raise PolicyLoadError(
+                f"the weights of mix:{text} sum to {total:.12g}, not to 1", code="mix-weights", hint=_EXAMPLE
+            )
         for name, value in options.items():
             if name not in parts or not isinstance(value, Mapping):
                 raise PolicyLoadError(
                     f"mix:{text} takes no option {name!r} with the value {value!r}",
+                    code="policy-options",
                     hint="a component takes its own as a table: {policy_kwargs='component0={scale = 2}'}",
                 )
         sources = [find(spec, options.get(name, {})) for name, (_, spec) in parts.items()]

@@ -50,6 +50,7 @@ def _external_files(path: Path) -> Mapping[str, Path]:
         if not name or Path(name).name != name:
             raise PolicyLoadError(
                 f"{path} has its weights in {name!r}, which is not a file beside it",
+                code="onnx-weights",
                 hint="save it again, with its weights inside or in the same folder",
             )
     return {name: path.with_name(name) for name in sorted(names)}
@@ -100,7 +101,9 @@ class OnnxPolicy(NetworkPolicy):
         super().__init__(make_session(0), env_spec, deterministic=deterministic)
         if is_scaled and not (self._action.kind == "box" and self._space.is_bounded()):
             raise PolicyLoadError(
-                f"scale=true needs the bounds of a Box, not {self._space}", hint="omit scale"
+                f"scale=true needs the bounds of a Box, not {self._space}",
+                code="onnx-scale",
+                hint="omit scale",
             )
         outputs = [output.name for output in self.wrapped.get_outputs()]
         inputs = {node.name: node for node in self.wrapped.get_inputs()}
@@ -136,6 +139,7 @@ class OnnxPolicy(NetworkPolicy):
         if output.dtype.kind == "f" and self._action.kind != "box":
             raise PolicyError(
                 f"the graph gave {output.dtype}, which is no action of {self._space}",
+                code="network-output",
                 hint="export a graph whose first output is integers",
             )
         check_shape("actions", output, (len(numbers), *self._action.shape))
@@ -166,6 +170,7 @@ def _order(names: list[str], observations: SpaceRows) -> list[int]:
         raise PolicyLoadError(
             f"the graph has the inputs {', '.join(names)}, "
             f"and observations have {', '.join(leaves) or 'one part'}",
+            code="onnx-inputs",
             hint="name the inputs as the observation space does, and states h_in and h_out",
         )
     return [leaves.index(name) for name in names]
@@ -179,6 +184,7 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     if draws and _field(b"\x0a", "seed") + b"\x15" in files.data:
         raise PolicyLoadError(
             f"{files.path} fixes the seed of its random nodes, so all its episodes would draw the same",
+            code="onnx-fixed-seed",
             hint="export it without the attribute `seed`, or export the mean action or the logits",
         )
     return OnnxPolicy(

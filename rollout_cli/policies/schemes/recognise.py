@@ -87,7 +87,9 @@ def _recognise_zip(data: bytes, path: str) -> str | None:
             names = file.namelist()
     except zipfile.BadZipFile as error:
         raise PolicyLoadError(
-            f"{path!r} is a zip file that is damaged or cut short: {error}", hint="copy or save it again"
+            f"{path!r} is a zip file that is damaged or cut short: {error}",
+            code="policy-file-damaged",
+            hint="copy or save it again",
         ) from error
     if {"data", "policy.pth"} <= set(names):
         return "sb3"

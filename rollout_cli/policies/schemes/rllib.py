@@ -124,6 +124,7 @@ def _check_space(what: str, saved: Any, space: Any) -> None:
     if saved != space and not (are_boxes and saved.shape == space.shape):
         raise PolicyLoadError(
             f"the {what} space of the module is {saved}, that of the environment {space}",
+            code="policy-space",
             hint="give the environment the arguments and wrappers that the module was trained with",
         )
 
@@ -134,6 +135,7 @@ def _beside(folder: Path) -> Mapping[str, Path]:
     if not (modules / _TENSORS).is_file() or any(modules.glob(f"*/{_TENSORS}")):
         raise PolicyLoadError(
             f"{str(folder)!r} holds no RLModule {_MODULE!r}, and is none that is saved alone",
+            code="policy-folder",
             hint="name the folder of one RLModule, such as CHECKPOINT/learner_group/learner/rl_module/NAME",
         )
     files = {name: modules / name for name in (_CLASS, _TENSORS, _METADATA)}
@@ -159,7 +161,9 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     ).missing_keys
     if missing:
         raise PolicyLoadError(
-            f"{_TENSORS} lacks {', '.join(missing)}", hint="save the module again, by RLModule.save_to_path"
+            f"{_TENSORS} lacks {', '.join(missing)}",
+            code="policy-file-damaged",
+            hint="save the module again, by RLModule.save_to_path",
         )
     finish = _finish(files, options, env_spec.action_space)
     return RllibPolicy(module, env_spec, deterministic=deterministic, finish=finish)
@@ -182,6 +186,7 @@ def _finish(files: PolicyFiles, options: Keywords, space: Any) -> Finish:
     if settings["normalize_actions"] is None and space.is_bounded():
         raise PolicyLoadError(
             f"{files.path} does not say whether the actions are in [-1, 1], for the bounds of {space}",
+            code="policy-action-range",
             hint="name the whole checkpoint, or say it: {policy_kwargs=scale=true} is RLlib's own default",
         )
     if settings["normalize_actions"]:

@@ -169,6 +169,7 @@ def load_model(
     if model.was_normalized and statistics is None:
         raise PolicyLoadError(
             "the model was trained in a VecNormalize, so it needs the statistics of the observations",
+            code="normalization-missing",
             hint=f"give them: {{policy_kwargs={_STATISTICS}=vecnormalize.pkl}}",
         )
     try:
@@ -180,6 +181,7 @@ def load_model(
         versions = ", ".join(f"{name} {version}" for name, version in versions_of(data).items())
         raise PolicyLoadError(
             f"the model cannot be made again: {first_line(error)}",
+            code="policy-rebuild",
             hint=f"it was saved by {versions or 'unknown versions'}: install those",
         ) from error
     hint = f"it was trained in {trained_in}: {{env={trained_in}}}" if trained_in else _AS_TRAINED
@@ -211,7 +213,9 @@ def _check_space(what: str, saved: Any, space: Space, hint: str) -> None:
         return
     if shape and space.shape and is_image_space(saved) and shape[0] % space.shape[-1] == 0:
         hint = f"it was trained on {shape[0] // space.shape[-1]} frames at once, as VecFrameStack gives them"
-    raise PolicyLoadError(f"the {what} of the model is {saved}, that of the environment {space}", hint=hint)
+    raise PolicyLoadError(
+        f"the {what} of the model is {saved}, that of the environment {space}", code="policy-space", hint=hint
+    )
 
 
 def _check_moments(moments: Any, space: Any) -> None:
@@ -220,6 +224,7 @@ def _check_moments(moments: Any, space: Any) -> None:
     if shapes != expected:
         raise PolicyLoadError(
             f"the statistics are of observations {shapes}, and the model takes {expected}",
+            code="normalization-shape",
             hint="give those that were saved with the model",
         )
 

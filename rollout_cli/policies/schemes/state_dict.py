@@ -69,6 +69,7 @@ def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec
     if own_method(module, "state_dict") is None or own_method(module, "load_state_dict") is None:
         raise PolicyLoadError(
             f"{factory} made {named(module)}, which has no load_state_dict",
+            code="network-type",
             hint="let it return the torch.nn.Module that was trained",
         )
     full_names = _plain_names(module.state_dict())
@@ -119,6 +120,7 @@ def _lacks_factory(loaded: Any, candidates: Mapping[str, Tensors], files: Policy
     more = ", …" if len(entries) > _SHOWN else ""
     return PolicyLoadError(
         f"{files.path} is {what}, without its network: {', '.join(entries[:_SHOWN])}{more}",
+        code="network-missing",
         hint=f"{hint}name what makes the network: {{policy_kwargs=factory=module:attr}}",
     )
 
@@ -129,6 +131,7 @@ def _does_not_fit(
     if fitting:
         return PolicyLoadError(
             f"several state dicts of {files.path} fit the module of {factory}: {', '.join(fitting)}",
+            code="state-dict-ambiguous",
             hint="save the one that is meant into a file of its own",
         )
     lists = (
@@ -137,6 +140,7 @@ def _does_not_fit(
     )
     return PolicyLoadError(
         f"no state dict of {files.path} fits the module of {factory} in all names and shapes",
+        code="state-dict-mismatch",
         hint="make the module as it was in training; both are listed below",
         details="".join(lists),
     )

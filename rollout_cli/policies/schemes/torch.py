@@ -45,6 +45,7 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
         name = refused[1] if refused else first_line(error)
         raise PolicyLoadError(
             f"{files.path} is more than tensors: it names {name}, and to load that may run any code",
+            code="file-may-run-code",
             hint="save the module's state_dict(), and add {policy_kwargs=factory=module:attr}; "
             "for a file that you trust, {policy_kwargs=trust=true}",
         ) from error
@@ -52,7 +53,11 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     if not is_torch_module(loaded):
         return filled_module(loaded, files, factory, env_spec)
     if factory is not None:
-        raise PolicyLoadError(f"{files.path} is a whole module, and needs no factory", hint="omit factory")
+        raise PolicyLoadError(
+            f"{files.path} is a whole module, and needs no factory",
+            code="policy-options",
+            hint="omit factory",
+        )
     return loaded
 
 
@@ -76,6 +81,7 @@ def no_deterministic_graph() -> PolicyLoadError:
     """Return the error for a graph that draws where that is not wanted."""
     return PolicyLoadError(
         "the graph of the policy draws random numbers by itself, and has no deterministic mode",
+        code="policy-not-deterministic",
         hint="omit {deterministic}, or export the mean action or the logits",
     )
 

@@ -68,6 +68,7 @@ class _Restricted(pickle.Unpickler):
                     return item
         raise PolicyLoadError(
             f"{allowed.what} is made of {module}.{name}, which is no part of {allowed.library}",
+            code="file-may-run-code",
             hint=allowed.hint,
         )
 

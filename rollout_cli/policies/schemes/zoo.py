@@ -24,6 +24,7 @@ def _beside(folder: Path) -> dict[str, Path]:
     if settings is None:
         raise PolicyLoadError(
             f"{str(folder)!r} is no run folder of rl_zoo3: no subfolder of it has {_ARGUMENTS}",
+            code="policy-folder",
             hint="name the folder of one run, such as logs/ppo/Pendulum-v1_1",
         )
     models = (folder / "best_model.zip", folder / f"{settings.name}.zip")
@@ -32,6 +33,7 @@ def _beside(folder: Path) -> dict[str, Path]:
     if not files[_MODEL].is_file():
         raise PolicyLoadError(
             f"{str(folder)!r} holds no model",
+            code="policy-folder",
             hint=f"it should have best_model.zip or {settings.name}.zip; "
             "name another one by itself: sb3:FILE",
         )
@@ -44,6 +46,7 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     if statistics is None and _read(files, _SETTINGS).get("normalize"):
         raise PolicyLoadError(
             f"the model was trained in a VecNormalize, and {files.path} has no {_STATISTICS}",
+            code="normalization-missing",
             hint=f"put it beside {_SETTINGS}: the zoo saves it when a training ends",
         )
     return load_model(
@@ -62,7 +65,9 @@ def _read(files: PolicyFiles, name: str) -> dict[str, Any]:
         import yaml  # noqa: PLC0415 - only such folders need it
     reader: Any = type("Reader", (yaml.SafeLoader,), {})
     reader.add_multi_constructor("tag:yaml.org,2002:python/", _python_object)
-    with reporting(PolicyLoadError, f"{name} of {files.path} is not as rl_zoo3 writes it"):
+    with reporting(
+        PolicyLoadError, f"{name} of {files.path} is not as rl_zoo3 writes it", code="policy-file-damaged"
+    ):
         return dict(yaml.load(files.contents[name], reader))  # noqa: S506 - it derives from the safe one
 
 
@@ -100,6 +105,7 @@ def _wrapper(entry: Any) -> tuple[str, Keywords]:
 def _not_again(reason: str) -> PolicyLoadError:
     return PolicyLoadError(
         f"the environment of the run folder cannot be made again: {reason}",
+        code="zoo-environment",
         hint="name the environment, and what it is wrapped in: {env=…} {wrapper=…}",
     )
 

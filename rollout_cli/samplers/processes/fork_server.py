@@ -88,7 +88,9 @@ class ForkServer:
                         start_new_session=True,
                     )
             except OSError as error:
-                raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
+                raise WorkerError(
+                    f"workers cannot be started: {error}", code="worker-start", hint=NO_ROOM
+                ) from error
             undo.pop_all()
         self._owner = os.getpid()
         self.has_forked = False  # Whether it has reported a worker; who reads that report says so.

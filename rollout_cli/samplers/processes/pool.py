@@ -104,7 +104,9 @@ class ProcessPool:
         try:
             self._selector = selectors.DefaultSelector()
         except OSError as error:
-            raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
+            raise WorkerError(
+                f"workers cannot be started: {error}", code="worker-start", hint=NO_ROOM
+            ) from error
 
     def start(self, worker: int) -> None:
         """Start a worker; its process comes later. One that the system refuses is a `Died` event."""
@@ -166,7 +168,9 @@ class ProcessPool:
                         name = next(_ids)
                         server.fork(name, theirs.fileno(), box.fileno(), write_end)
             except OSError as error:
-                raise WorkerError(f"worker {worker} cannot be started: {error}", hint=NO_ROOM) from error
+                raise WorkerError(
+                    f"worker {worker} cannot be started: {error}", code="worker-start", hint=NO_ROOM
+                ) from error
             undo.pop_all()
         return _Process(worker, name, server, channel, box, status, Watch(self._rules))
 
@@ -278,7 +282,9 @@ class MultiprocessingSampler(Sampler):
     def __init__(self, *args: Any, start_method: StartMethod = "forkserver", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if start_method not in get_args(StartMethod):
-            raise ArgumentError(f"start_method is {start_method!r}, must be 'forkserver' or 'spawn'")
+            raise ArgumentError(
+                f"start_method is {start_method!r}, must be 'forkserver' or 'spawn'", code="start-method"
+            )
         self._start_method: StartMethod = start_method
 
     def _make_pool(self) -> Pool:

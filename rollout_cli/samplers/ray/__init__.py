@@ -20,7 +20,11 @@ def load_ray() -> Any:
         ray = None
     # A folder called `ray`, which Ray itself makes in /tmp, is a package of that name.
     if not hasattr(ray, "init"):
-        raise UsageError("RaySampler needs Ray, which is not installed", hint='pip install "ray>=2.40"')
+        raise UsageError(
+            "RaySampler needs Ray, which is not installed",
+            code="package-missing",
+            hint='pip install "ray>=2.40"',
+        )
     return ray
 
 

@@ -148,6 +148,7 @@ class Stored:
             raise WorkerError(
                 f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost "
                 "with a node of the cluster, and had other lengths when they were run again",
+                code="episodes-lost",
                 hint="these episodes are not reproducible: collect them again",
             )
         return chunk

@@ -152,6 +152,7 @@ class RayPool:
         if _session(self._ray) != self._session:
             raise WorkerError(
                 "the connection to the Ray cluster was ended, and the workers with it",
+                code="ray-disconnected",
                 hint="call ray.shutdown only after shutdown_worker; "
                 "the next call of the sampler starts new workers",
             )
@@ -309,6 +310,7 @@ class RaySampler(Sampler):
                 raise UsageError(
                     f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, "
                     f"and the Ray cluster has {present.get(kind, 0):g}",
+                    code="ray-resources",
                     hint="ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), "
                     "or add nodes first",
                 )
@@ -331,6 +333,7 @@ class RaySampler(Sampler):
         except Exception as error:
             raise WorkerError(
                 f"there is no Ray cluster at {options['address']}: {first_line(error)}",
+                code="ray-address",
                 hint="start one on its first node: ray start --head",
             ) from error
 
@@ -356,7 +359,7 @@ class RaySegmentRunner(SegmentRunner):
                 self._actor = None
                 loss = error
         raise WorkerError(
-            f"a call on the Ray cluster failed: {first_line(loss)}", hint=INSTALL_HINT
+            f"a call on the Ray cluster failed: {first_line(loss)}", code="ray-call", hint=INSTALL_HINT
         ) from loss
 
 

@@ -56,6 +56,7 @@ class NativeEngine:
         if any(leaf.kind == "sequence" for leaf in (*self._spaces.leaves, *actions)):
             raise UnsupportedSpaceError(
                 "vector environments with a Sequence space are not supported",
+                code="space-unsupported",
                 hint='omit {vectorization="native"}; {envs_per_worker=…} then steps copies of it',
             )
         self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
@@ -182,7 +183,9 @@ class NativeEngine:
                 zip(*map(columns_of, observations), strict=True) if n_samples else columns_of(observations)
             )
         except (KeyError, IndexError, TypeError) as error:
-            raise BadValueError(f"the {name} lack {error!r}: {shown(observations)}") from error
+            raise BadValueError(
+                f"the {name} lack {error!r}: {shown(observations)}", code="value-structure"
+            ) from error
         pairs = zip(self._spaces.leaves, columns, strict=True)
         return [leaf_batch(name, leaf, values, n_samples or self._n_rows) for leaf, values in pairs]
 
@@ -240,6 +243,7 @@ class NativeEngine:
                 raise BadValueError(
                     f"the episode has no end: it is {lengths.max():,} steps long",
                     ENDLESS_HINT,
+                    code="episode-endless",
                     row=int(lengths.argmax()),
                 )
         self._buffer.make_room(self._running)

@@ -41,6 +41,7 @@ class NativeRows:
         if env.num_envs != n_rows:
             raise EnvLoadError(
                 f"{env!r} is no gymnasium.vector.VectorEnv of {n_rows} rows",
+                code="env-not-vector",
                 hint="give an EnvSource, or omit vectorization='native'",
             )
         self._root = root
@@ -70,6 +71,7 @@ class NativeRows:
                     else "with no limit of steps that it says"
                 )
                 + f": none can be cut at {limit:g} steps",
+                code="env-autoreset",
                 hint="omit {max_episode_length}, or give the environment a limit by an argument that it "
                 "takes, such as {env_kwargs=max_episode_steps=N}, or max_num_frames_per_episode=N for ALE",
             )
@@ -114,6 +116,7 @@ class NativeRows:
             raise BadValueError(
                 "infos has no 'final_obs' though episodes ended",
                 "in the mode SAME_STEP the infos hold 'final_obs' where episodes end",
+                code="final-observation-missing",
             )
         # gymnasium's statistics stand among the present infos, and are of the episodes that ended.
         keys = [layer._stats_key for layer in self._statistics]  # noqa: SLF001  It has no public name.
@@ -134,6 +137,7 @@ class NativeRows:
             if old.tolist() != new.tolist() if old.dtype == object else old.tobytes() != new.tobytes():
                 raise EnvLoadError(
                     f"{vector_name(self.env)} resets rows that options['reset_mask'] leaves out",
+                    code="reset-mask-ignored",
                     hint="let it leave them as they are, or let it reset itself and say so in its metadata",
                 )
         self.keeps_mask = True
@@ -188,7 +192,9 @@ class NativePolicy:
         try:
             action_columns = self._spaces.columns(actions)
         except (KeyError, IndexError, TypeError) as error:
-            raise BadValueError(f"the actions lack {error!r}: {shown(actions)}") from error
+            raise BadValueError(
+                f"the actions lack {error!r}: {shown(actions)}", code="value-structure"
+            ) from error
         columns = zip(self._spaces.leaves, self._bounds, action_columns, strict=True)
         leaves = [self._checked(leaf, bounds, values, numbers) for leaf, bounds, values in columns]
         return self._for_env(leaves), leaves, infos

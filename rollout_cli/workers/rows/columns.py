@@ -162,7 +162,8 @@ class Column:
             converted = np.array(numbers, self._dtype)
         if self._dtype.kind in "iu" and not np.array_equal(converted, numbers):
             raise BadValueError(
-                f"{self._name} has numbers for which {self._dtype} has no room, of {self.leaf.space}"
+                f"{self._name} has numbers for which {self._dtype} has no room, of {self.leaf.space}",
+                code="number-range",
             )
         return converted
 
@@ -191,4 +192,6 @@ class Column:
     def _refusal(self, value: Any) -> BadValueError:
         got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
         leaf = self.leaf
-        return BadValueError(f"{self._name} is {got}, expected {leaf.dtype}{leaf.shape} of {leaf.space}")
+        return BadValueError(
+            f"{self._name} is {got}, expected {leaf.dtype}{leaf.shape} of {leaf.space}", code="value-shape"
+        )

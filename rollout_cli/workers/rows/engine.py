@@ -188,6 +188,7 @@ class PythonRows:
             raise EnvLoadError(
                 "the environment that was built anew for an episode has other spaces, "
                 "or another limit, than before",
+                code="env-spaces",
                 hint="build the same environment each time, or omit {fresh_env=True}",
             )
         self._envs[row.index] = env
@@ -219,7 +220,9 @@ class PythonRows:
         terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
         truncated = truncated or n_steps == self._limits[row.index]
         if not (terminated or truncated):
-            raise BadValueError(f"the episode has no end: it is {n_steps:,} steps long", ENDLESS_HINT)
+            raise BadValueError(
+                f"the episode has no end: it is {n_steps:,} steps long", ENDLESS_HINT, code="episode-endless"
+            )
         self._ended.append(
             row.recorder.end(row.number, row.seed, (terminated, truncated), (row.began, clock()))
         )

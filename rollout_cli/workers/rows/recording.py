@@ -84,7 +84,8 @@ def _recording_tree(space: gymnasium.Space[Any], records: list[Record], name: st
             values = [get(sample) for get in getters]
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(
-                f"{name} lacks {error!r}: {sample!r:.200}, expected a sample of {space}"
+                f"{name} lacks {error!r}: {sample!r:.200}, expected a sample of {space}",
+                code="value-structure",
             ) from error
         kept = [record(value) for value, record in zip(values, records, strict=True)]
         # Only where a value was converted is another tree needed.

@@ -94,7 +94,9 @@ class RowsTogether(PythonRows):
         try:
             return self._actions.split(actions)
         except (KeyError, IndexError, TypeError) as error:
-            raise BadValueError(f"the actions lack {error!r}: {shown(actions)}") from error
+            raise BadValueError(
+                f"the actions lack {error!r}: {shown(actions)}", code="value-structure"
+            ) from error
 
     def _record_infos(self, infos: Any) -> None:
         running = [row for row in self._rows if row.number != NO_NUMBER]

@@ -1,0 +1,174 @@
+"""Codes of errors, and the wording of each: docs/errors.md is the one table that changes with a message.
+
+After a change, write the table again and read the difference: `python -m tests.core.test_error_codes`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pickle
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import pytest
+
+from rollout_cli import errors
+from rollout_cli.errors import RolloutError
+from tests.helpers.processes import ROOT
+
+PAGE = ROOT / "docs" / "errors.md"
+MARKER = "<!-- the table: python -m tests.core.test_error_codes -->"
+CLASSES = {
+    name: kind
+    for name, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, RolloutError) and kind is not RolloutError
+}
+OTHERS = {
+    "BadValueError": "EnvError, PolicyError",
+    "kind": "UserCodeError and its subclasses",
+    "failure": "UserCodeError and its subclasses",
+    "reporting": "UserCodeError and its subclasses",
+}
+"""Calls that make an error whose class another place decides, and what it may be."""
+
+
+class Wording(NamedTuple):
+    """A message as the source has it, with names in place of values."""
+
+    exit_code: int
+    kind: str
+    code: str
+    message: str
+    hint: str
+
+
+def _wordings() -> list[Wording]:
+    """Return the wording of every error that the package makes."""
+    found: set[Wording] = set()
+    for path in (ROOT / "rollout_cli").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        inner = {id(node): function for function in functions for node in ast.walk(function)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and (name := _name(node.func)) in {*CLASSES, *OTHERS}:
+                found.update(_of_call(node, name, inner.get(id(node), tree)))
+    return sorted(found)
+
+
+def _name(node: ast.expr) -> str:
+    return getattr(node, "id", getattr(node, "attr", ""))
+
+
+def _of_call(call: ast.Call, name: str, scope: ast.AST) -> Iterator[Wording]:
+    """Return the wordings of one call: several if its message is chosen among some."""
+    place = 1 if name in {"failure", "reporting"} else 0
+    if len(call.args) <= place:
+        return
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    hint = keywords.get("hint") or (call.args[1] if name == "BadValueError" and call.args[1:] else None)
+    kind = CLASSES.get(name)
+    code = keywords["code"].value if isinstance(keywords.get("code"), ast.Constant) else None
+    if kind is None and code is None and name != "reporting":
+        return  # It hands on the code of another call.
+    for message in _strings(call.args[place], scope):
+        yield Wording(
+            kind.exit_code if kind else errors.UserCodeError.exit_code,
+            OTHERS.get(name, name),
+            str(code or (kind.code if kind else "user-code-raised")),
+            f"{message}: <exception>" if place else message,
+            " / ".join(_strings(hint, scope)) if hint else "",
+        )
+
+
+def _strings(node: ast.expr, scope: ast.AST) -> list[str]:
+    """Return what a string expression can be, with names for the values in it."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.JoinedStr(values=values):
+            return ["".join(_part(value) for value in values)]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return [a + b for a in _strings(left, scope) for b in _strings(right, scope)]
+        case ast.IfExp(body=body, orelse=orelse):
+            return _strings(body, scope) + _strings(orelse, scope)
+        case ast.Name(id=name):
+            given = [
+                each.value
+                for each in ast.walk(scope)
+                if isinstance(each, ast.Assign) and [_name(target) for target in each.targets] == [name]
+            ]
+            texts = [
+                text for value in given if name not in ast.dump(value) for text in _strings(value, scope)
+            ]
+            return texts or [f"<{name}>"]
+    return ["…"]
+
+
+def _part(node: ast.expr) -> str:
+    """Return a part of an f-string: its text, or `<name>` for a value."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    assert isinstance(node, ast.FormattedValue)
+    value = node.value
+    if isinstance(value, ast.Call) and value.args:
+        value = value.args[0]
+    names = [name for each in ast.walk(value) if (name := _name(each))] if isinstance(value, ast.expr) else []
+    return f"<{names[0].strip('_')}>" if names else "…"
+
+
+def _table(wordings: list[Wording]) -> str:
+    """Return the tables of the page, one for each class of errors."""
+    lines = []
+    for (exit_code, kind), group in groupby(wordings, key=lambda each: each[:2]):
+        lines += [
+            "",
+            f"## {kind}",
+            "",
+            f"Exit code {exit_code}.",
+            "",
+            "| code | message | hint |",
+            "| --- | --- | --- |",
+        ]
+        lines += [f"| `{each.code}` | {_cell(each.message)} | {_cell(each.hint)} |" for each in group]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _cell(text: str) -> str:
+    words = " ".join(errors.as_flags(text).split()).replace("|", "\\|").replace("``", "` `")
+    return f"`` {words} ``" if words else ""
+
+
+def test_every_wording_is_in_the_table() -> None:
+    """The page has what the source raises: a message changes in two places, and is read in one."""
+    table = PAGE.read_text(encoding="utf-8").partition(MARKER)[2].strip()
+    assert table == _table(_wordings()).strip(), (
+        "run python -m tests.core.test_error_codes, and read its diff"
+    )
+
+
+def test_codes_are_words_with_hyphens() -> None:
+    assert not [each for each in _wordings() if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", each.code)]
+
+
+def test_a_code_has_one_exit_code() -> None:
+    """A program that knows the code knows what kind of failure it is."""
+    exits: dict[str, set[int]] = {}
+    for each in _wordings():
+        exits.setdefault(each.code, set()).add(each.exit_code)
+    assert not {code: several for code, several in exits.items() if len(several) > 1}
+
+
+@pytest.mark.parametrize("kind", CLASSES.values(), ids=str)
+def test_a_code_survives_pickling_and_copies(kind: type[RolloutError]) -> None:
+    """Errors cross processes, and some get another hint on their way."""
+    assert kind("what").code == kind.code
+    error = kind("what", code="precise")
+    assert pickle.loads(pickle.dumps(error)).code == error.with_hint("do this").code == "precise"
+
+
+if __name__ == "__main__":
+    head = PAGE.read_text(encoding="utf-8").partition(MARKER)[0]
+    PAGE.write_text(f"{head}{MARKER}\n\n{_table(_wordings())}", encoding="utf-8")
