@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,45 +20,85 @@ from rollout_cli.remote import folder_of
 if TYPE_CHECKING:
     from rollout_cli.dataset.rewrite import Edited
 
-_OutputFlag = Annotated[
-    Path, flag("--output", "-o", metavar="DIR", text="The folder of the new dataset.", parser=folder_of)
-]
-_OverwriteFlag = Annotated[bool, flag("--overwrite", text="Replace the dataset that the folder holds.")]
-_DryRunFlag = Annotated[
-    bool, shown("--dry-run", text="Check everything, say what would be written, and write nothing.")
-]
+Operation = Callable[..., "Edited | dict[str, Edited]"]
+"""What makes one dataset, or several by name, given the parameters that all commands share."""
 
 
+def _edits(command: Callable[..., Operation]) -> Callable[..., None]:
+    """Turn a function that returns an operation into a command that runs it and shows what it made.
+
+    The command has the parameters of the function, and those that all edits share.
+    """
+
+    def edit(
+        *,
+        output: Annotated[
+            Path,
+            flag("--output", "-o", metavar="DIR", text="The folder of the new dataset.", parser=folder_of),
+        ],
+        overwrite: Annotated[
+            bool, flag("--overwrite", text="Replace the dataset that the folder holds.")
+        ] = False,
+        verify: VerifyFlag = True,
+        dry_run: Annotated[
+            bool, shown("--dry-run", text="Check everything, say what would be written, and write nothing.")
+        ] = False,
+        quiet: QuietFlag = False,
+        json: JsonFlag = False,
+        **arguments: Any,
+    ) -> None:
+        operation = command(**arguments)
+        with showing_progress(quiet=quiet or json) as progress, user_output_on_stderr():
+            edited = operation(
+                output=output, verify=verify, overwrite=overwrite, dry_run=dry_run, progress=progress
+            )
+        rows: dict[str, object]
+        if isinstance(edited, dict):
+            path = output
+            document = {"path": str(path), "parts": {name: asdict(part) for name, part in edited.items()}}
+            rows = {"datasets": path}
+            for name, part in edited.items():
+                counts = f"{counted(part.episodes, 'episode')}, {counted(part.steps, 'step')}"
+                rows[f"{name}, {_title(part)}"] = counts
+        else:
+            path = edited.path
+            document = asdict(edited)
+            rows = {"dataset": path, "operation": _title(edited)}
+            for name in ("episodes", "steps", "sources"):
+                rows[name] = f"{document[name]:,}"
+        show(document, rows, as_json=json, quiet=quiet, path=path)
+
+    parameters = {
+        **inspect.signature(command, eval_str=True).parameters,
+        **inspect.signature(edit, eval_str=True).parameters,
+    }
+    del parameters["arguments"]
+    edit.__doc__ = command.__doc__
+    edit.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    return edit
+
+
+def _title(edited: Edited) -> str:
+    """Return what was done, or would be."""
+    return edited.operation if edited.written else f"{edited.operation}, not done (--dry-run)"
+
+
+@_edits
 def merge(
     parts: Annotated[list[Path], folder_argument("DIR", "The datasets, in any order.")],
     *,
-    output: _OutputFlag,
-    overwrite: _OverwriteFlag = False,
-    verify: VerifyFlag = True,
     accept_changes: Annotated[
         bool,
         flag("--accept-changes", text="Merge parts of another policy or environment too, and record that."),
     ] = False,
-    dry_run: _DryRunFlag = False,
-    quiet: QuietFlag = False,
-    json: JsonFlag = False,
-) -> None:
+) -> Operation:
     """Join the parts of one run into the dataset that a single run makes, or datasets of different runs."""
     from rollout_cli.run.merge import merge as run_merge  # noqa: PLC0415 - it loads numpy and pyarrow
 
-    _edit(
-        run_merge,
-        parts,
-        output,
-        verify=verify,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        accept_changes=accept_changes,
-        quiet=quiet,
-        json=json,
-    )
+    return partial(run_merge, parts, accept_changes=accept_changes)
 
 
+@_edits
 def split(
     folder: Folder,
     *,
@@ -73,13 +115,7 @@ def split(
     seed: Annotated[
         int, flag("--seed", metavar="N", text="Decides which episode is in which part.", show_default=True)
     ] = 0,
-    output: _OutputFlag,
-    overwrite: _OverwriteFlag = False,
-    verify: VerifyFlag = True,
-    dry_run: _DryRunFlag = False,
-    quiet: QuietFlag = False,
-    json: JsonFlag = False,
-) -> None:
+) -> Operation:
     """Write each episode of a dataset to one of several new ones, drawn by a seed."""
     pairs = [part.partition("=") for part in parts.split(",")]
     shares: dict[str, float] = {}
@@ -91,25 +127,10 @@ def split(
             code="parts-option",
             hint="for example: train=0.9,test=0.1",
         )
-    with showing_progress(quiet=quiet or json) as progress:
-        edited = rollout_cli.split_dataset(
-            rollout_cli.load(folder),
-            output,
-            shares,
-            seed=seed,
-            verify=verify,
-            overwrite=overwrite,
-            dry_run=dry_run,
-            progress=progress,
-        )
-    rows = {
-        f"{name}, {_title(part)}": f"{counted(part.episodes, 'episode')}, {counted(part.steps, 'step')}"
-        for name, part in edited.items()
-    }
-    document = {"path": str(output), "parts": {name: asdict(part) for name, part in edited.items()}}
-    show(document, {"datasets": output, **rows}, as_json=json, quiet=quiet, path=output)
+    return partial(rollout_cli.split_dataset, rollout_cli.load(folder), parts=shares, seed=seed)
 
 
+@_edits
 def filter(  # noqa: A001 - the command's name
     folder: Folder,
     *,
@@ -122,27 +143,12 @@ def filter(  # noqa: A001 - the command's name
             text="Keep the episodes of which this is true, such as 'return >= 400 and length < 200'.",
         ),
     ],
-    output: _OutputFlag,
-    overwrite: _OverwriteFlag = False,
-    verify: VerifyFlag = True,
-    dry_run: _DryRunFlag = False,
-    quiet: QuietFlag = False,
-    json: JsonFlag = False,
-) -> None:
+) -> Operation:
     """Write some episodes of a dataset to a new one: those of which an expression is true."""
-    _edit(
-        rollout_cli.filter_dataset,
-        rollout_cli.load(folder),
-        output,
-        keep,
-        verify=verify,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        quiet=quiet,
-        json=json,
-    )
+    return partial(rollout_cli.filter_dataset, rollout_cli.load(folder), keep=keep)
 
 
+@_edits
 def convert(
     folder: Folder,
     *,
@@ -171,31 +177,20 @@ def convert(
     group_rows: Annotated[
         int | None, flag("--group-rows", metavar="N", text="The rows of a row group at most.")
     ] = None,
-    output: _OutputFlag,
-    overwrite: _OverwriteFlag = False,
-    verify: VerifyFlag = True,
-    dry_run: _DryRunFlag = False,
-    quiet: QuietFlag = False,
-    json: JsonFlag = False,
-) -> None:
+) -> Operation:
     """Write a dataset in another form: other sizes of files, columns added or left out."""
-    _edit(
+    return partial(
         rollout_cli.convert_dataset,
         rollout_cli.load(folder),
-        output,
         next_observation=next_observation,
         drop_info=drop_info or (),
         segment_bytes=segment_bytes,
         segment_rows=segment_rows,
         group_rows=group_rows,
-        verify=verify,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        quiet=quiet,
-        json=json,
     )
 
 
+@_edits
 def relabel(
     folder: Folder,
     *,
@@ -208,41 +203,6 @@ def relabel(
             text="A function that returns the rewards of an episode, an array of one number a step.",
         ),
     ],
-    output: _OutputFlag,
-    overwrite: _OverwriteFlag = False,
-    verify: VerifyFlag = True,
-    dry_run: _DryRunFlag = False,
-    quiet: QuietFlag = False,
-    json: JsonFlag = False,
-) -> None:
+) -> Operation:
     """Write a dataset with other rewards, which a function of your own gives, an episode at a time."""
-    _edit(
-        rollout_cli.relabel_dataset,
-        rollout_cli.load(folder),
-        output,
-        reward,
-        verify=verify,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        quiet=quiet,
-        json=json,
-    )
-
-
-def _edit(make: Callable[..., Edited], *arguments: Any, quiet: bool, json: bool, **options: Any) -> None:
-    """Make a dataset, show the progress meanwhile, and then what was made, or would be."""
-    with showing_progress(quiet=quiet or json) as progress, user_output_on_stderr():
-        edited = make(*arguments, progress=progress, **options)
-    counts = {name: f"{getattr(edited, name):,}" for name in ("episodes", "steps", "sources")}
-    show(
-        asdict(edited),
-        {"dataset": edited.path, "operation": _title(edited), **counts},
-        as_json=json,
-        quiet=quiet,
-        path=edited.path,
-    )
-
-
-def _title(edited: Edited) -> str:
-    """Return what was done, or would be."""
-    return edited.operation if edited.written else f"{edited.operation}, not done (--dry-run)"
+    return partial(rollout_cli.relabel_dataset, rollout_cli.load(folder), reward=reward)
