@@ -73,8 +73,10 @@ class Option:
         Raises:
             ConfigError: If the option does not allow it; `label` names its source, such as `ROLLOUT_WORKERS`.
         """
-        if text and self.repeats:
-            raw = dict(keyword(item, label) for item in raw) if self.kind == "mapping" else tuple(raw)
+        if text and self.kind == "mapping":
+            raw = dict(keyword(item, label) for item in raw)
+        elif text and self.kind == "list":
+            raw = tuple(raw)
         try:
             if text and isinstance(raw, str):
                 return _adapter(self.name).validate_strings(raw)
@@ -82,7 +84,8 @@ class Option:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             value = repr(without_secrets(first["input"]))
-            value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"
+            if len(value) > _LONGEST_SHOWN:
+                value = f"{value[:_LONGEST_SHOWN]}…"
             _, should, rest = re.sub(", unable to parse.*", "", first["msg"]).partition(" should ")
             problem = f"{label} must {rest}" if should else f"{label}: {first['msg']}"
             raise ConfigError(
@@ -100,12 +103,15 @@ def _option(panel: str, words: str, default: Any = None, **attributes: Any) -> A
 
     Attributes that are left out follow from the field.
     """
-    shown = f"{default:g}" if isinstance(default, float) else str(default)
-    # A switch, a repeated option, and one whose default is made show none of themselves.
-    if callable(default) or isinstance(default, bool | tuple | None):
-        shown = ""
+    shown = ""  # Of a switch, a repeated option, and one whose default is made.
+    if isinstance(default, float):
+        shown = f"{default:g}"
+    elif not callable(default) and not isinstance(default, bool | tuple | None):
+        shown = str(default)
     metadata = {"panel": panel, "help": words, "shown": shown, **attributes}
-    return field(default_factory=default if callable(default) else lambda: default, metadata=metadata)
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 _amount = partial(_option, "How much")
@@ -284,7 +290,8 @@ class CollectConfig:
 
 def _options() -> Iterator[Option]:
     """Yield the declared options; kinds, placeholders and shown defaults follow from types and defaults."""
-    annotated, plain = get_type_hints(CollectConfig, include_extras=True), get_type_hints(CollectConfig)
+    annotated = get_type_hints(CollectConfig, include_extras=True)
+    plain = get_type_hints(CollectConfig)
     placeholders: dict[Any, str] = {
         bool: "",
         int: "N",
@@ -294,11 +301,13 @@ def _options() -> Iterator[Option]:
     }
     kinds: dict[Any, Any] = {bool: "switch", tuple[str, ...]: "list", Mapping[str, Any]: "mapping"}
     for declared in fields(CollectConfig)[1:]:  # The command is no option.
-        words, type_ = dict(declared.metadata), plain[declared.name]
-        kind = kinds.get(type_, "scalar")
+        name = declared.name
+        type_ = plain[name]
         choices = get_args(type_) if get_origin(type_) is Literal else ()
-        words.setdefault("metavar", "|".join(choices) or placeholders.get(type_, "NAME"))
-        yield Option(name=declared.name, type=annotated[declared.name], kind=kind, choices=choices, **words)
+        metavar = "|".join(choices) or placeholders.get(type_, "NAME")
+        attributes = {"metavar": metavar, **declared.metadata}
+        kind = kinds.get(type_, "scalar")
+        yield Option(name=name, type=annotated[name], kind=kind, choices=choices, **attributes)
 
 
 OPTIONS: Mapping[str, Option] = {option.name: option for option in _options()}
@@ -327,9 +336,12 @@ def default_output(env: str, now: datetime) -> Path:
 
 def config_to_dict(config: CollectConfig) -> Values:
     """Return the command and every option that has a value, as TOML holds them."""
-    values = {option.name: getattr(config, option.name) for option in options_of(config.command)}
-    plain = {name: plain_value(value) for name, value in values.items() if value not in (None, {}, ())}
-    return {"command": config.command, **plain}
+    plain: Values = {"command": config.command}
+    for option in options_of(config.command):
+        value = getattr(config, option.name)
+        if value not in (None, {}, ()):
+            plain[option.name] = plain_value(value)
+    return plain
 
 
 def plain_value(value: Any) -> Any:
@@ -338,4 +350,6 @@ def plain_value(value: Any) -> Any:
         return str(value)
     if isinstance(value, EpisodeRange):
         return value.stop if value.first == 0 else str(value)
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    return value

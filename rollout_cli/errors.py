@@ -27,24 +27,29 @@ _LITERALS = {"true": "True", "false": "False"}
 
 def _argument(match: re.Match[str]) -> str:
     """Return an option as an argument of the Python API, such as `max_episode_length=N`."""
-    name, value = _ARGUMENTS.get(match[1], match[1]), match[2]
+    name = _ARGUMENTS.get(match[1], match[1])
+    value = match[2]
     if value is None:
         return name
     key, equals, item = value.partition("=")
     if name == "set":  # `export` takes the options of a format as arguments of its own.
         return f"{key}={_LITERALS.get(item, item)}"
-    is_item = equals and not value.startswith('"')
-    return f'{name}={{"{key}": {item}}}' if is_item else f"{name}={value}"
+    if equals and not value.startswith('"'):
+        return f'{name}={{"{key}": {item}}}'
+    return f"{name}={value}"
 
 
 def _flag(match: re.Match[str]) -> str:
     """Return an option as a flag of the command line, such as `--max-episode-length N`."""
-    name, value = "--" + match[1].replace("_", "-"), match[2]
+    name = "--" + match[1].replace("_", "-")
+    value = match[2]
     if value in {None, "True", "…"}:
         return name
     if value == "False":
         return name.replace("--", "--no-", 1)
-    return f"{name} {shlex.quote(json.loads(value))}" if value.startswith('"') else f"{name} {value}"
+    if value.startswith('"'):
+        value = shlex.quote(json.loads(value))
+    return f"{name} {value}"
 
 
 def as_flags(hint: str) -> str:
@@ -84,7 +89,8 @@ class RolloutError(Exception):
     def with_hint(self, hint: str) -> Self:
         """Return a copy with another hint, of the same cause."""
         changed = copy.copy(self)
-        changed.marked_hint, changed.__cause__ = hint, self.__cause__
+        changed.marked_hint = hint
+        changed.__cause__ = self.__cause__
         return changed.with_traceback(self.__traceback__)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -138,14 +144,16 @@ class UserCodeError(RolloutError):
         `episodes` are numbers: it happened in one of them.
         """
         super().__init__(f"{message} ({place})" if place else message, **texts)
-        self.place, self.episodes = place, episodes
+        self.place = place
+        self.episodes = episodes
 
     def placed(self, place: str, episodes: tuple[int, ...]) -> Self:
         """Return a copy of these episodes, and of this place where none is known."""
         changed = copy.copy(self)
         changed.episodes = episodes
         if not self.place:
-            changed.place, changed.message = place, f"{self.message} ({place})"
+            changed.place = place
+            changed.message = f"{self.message} ({place})"
             changed.args = (changed.message,)
         return changed
 

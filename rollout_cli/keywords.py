@@ -48,7 +48,8 @@ def parted(spec: str, what: str) -> tuple[str, dict[str, object]]:
         ConfigError: If a part is no such pair.
     """
     name, _, text = spec.partition("?")
-    label, example = f"an argument of {what} {name}", f"{name}?key=value"
+    label = f"an argument of {what} {name}"
+    example = f"{name}?key=value"
     pairs = [keyword(pair, label, example=example) for pair in text.split("&") if pair]
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -66,4 +67,6 @@ def is_plain(value: object) -> bool:
         return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
     if isinstance(value, str):
         return value.encode(errors="replace").decode() == value
-    return all(map(is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    return isinstance(value, bool | int | float)

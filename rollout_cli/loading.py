@@ -262,16 +262,16 @@ class Source:
             module_spec = module_spec or PathFinder.find_spec(top, [folder])  # A plain folder.
         if module_spec is None:
             raise kind(f"there is no module {module!r}", code="module-missing", hint=_PLACES.format(folder))
-        files = (
-            [Path(module_spec.origin)]
-            if module_spec.has_location and module_spec.origin and not inner
-            else []
-        )
+        files = []
         if inner:
             for package in module_spec.submodule_search_locations or ():
                 files += [Path(package, *inner).with_suffix(".py"), Path(package, *inner, "__init__.py")]
-        file = next((file for file in files if file.is_file() and os.access(file, os.R_OK)), None)
-        return cls(spec, None, folder, None if file is None else sha256(file.read_bytes()).hexdigest(), file)
+        elif module_spec.has_location and module_spec.origin:
+            files.append(Path(module_spec.origin))
+        for file in files:
+            if file.is_file() and os.access(file, os.R_OK):
+                return cls(spec, None, folder, sha256(file.read_bytes()).hexdigest(), file)
+        return cls(spec, None, folder, None)
 
     @classmethod
     def read(cls, path: str, kind: type[RolloutError], *, most_bytes: int = sys.maxsize) -> Source:
@@ -329,13 +329,13 @@ class Source:
         item: Any = import_module(module, kind, folder=self.folder)
         # A file of the user's that is named like a library in use is never imported: the path shows whose
         # module it is.
-        where = getattr(item, "__file__", None) or "part of Python"
+        origin = getattr(item, "__file__", None) or "part of Python"
         with reporting(kind, f"reading {attribute!r} of {module!r} failed", code="attribute-missing"):
             for name in attribute.split("."):
                 if not hasattr(item, name):
                     public = [key for key in getattr(item, "__dict__", {}) if not key.startswith("_")]
                     raise kind(
-                        f"{module!r} ({where}) has no attribute {attribute!r}",
+                        f"{module!r} ({origin}) has no attribute {attribute!r}",
                         code="attribute-missing",
                         hint=f"it has: {', '.join(sorted(public)[:12])}"
                         if public

@@ -29,12 +29,15 @@ class ReusedMemory:
         """Return `size` writable bytes of any content."""
         if size < 1 << 16:
             return memoryview(bytearray(size))
-        at = next((at for at, block in enumerate(self._free) if size <= len(block) <= 2 * size), None)
-        if at is None:
+        for at, block in enumerate(self._free):
+            if size <= len(block) <= 2 * size:
+                del self._free[at]
+                break
+        else:
             while self._free and sum(map(len, self._free)) + size > self._keep:
                 self._free.pop(0)
-        # A little larger than asked for: blocks of messages that are nearly alike fit one another.
-        block = np.empty(size + size // 8, np.uint8) if at is None else self._free.pop(at)
+            # A little larger than asked for: blocks of messages that are nearly alike fit one another.
+            block = np.empty(size + size // 8, np.uint8)
         view = block[:size]
         # All arrays in a message are views of the memoryview, and so of `view`, which dies with the last of
         # them.
@@ -54,7 +57,8 @@ class Frames:
     """A list of arrays of one large shape, such as images, which is one array itself: each is copied once."""
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self._dtype, self._shape = dtype, shape
+        self._dtype = dtype
+        self._shape = shape
         self._frame_bytes = dtype.itemsize * int(np.prod(shape))
         self._least = -(-_FIRST_BYTES // self._frame_bytes)
         self._rows = self._new_rows(self._least)
@@ -63,7 +67,8 @@ class Frames:
     def append(self, frame: Array) -> None:
         """Copy an array of the shape behind the others."""
         if self._count == len(self._rows):
-            self._rows, full = self._new_rows(2 * self._count), self._rows
+            full = self._rows
+            self._rows = self._new_rows(2 * self._count)
             self._rows[: self._count] = full
         self._rows[self._count] = frame
         self._count += 1
@@ -75,7 +80,8 @@ class Frames:
     def clear(self) -> None:
         """Remove all, with room for as many again: whoever has a view keeps it."""
         if self._count:
-            self._rows, self._count = self._new_rows(max(self._least, self._count)), 0
+            self._rows = self._new_rows(max(self._least, self._count))
+            self._count = 0
 
     def _new_rows(self, size: int) -> Array:
         return np.frombuffer(_FRAME_MEMORY.take(size * self._frame_bytes), self._dtype).reshape(

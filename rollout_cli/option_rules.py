@@ -122,9 +122,9 @@ def check_together(config: CollectConfig, ends: Sequence[Option]) -> None:
         if contradicts:
             raise ConfigError(message, code="options-conflict", hint=hint)
     if config.shard is not None and config.shard.parts > len(config.run_numbers):
-        what = "episodes" if config.command == "collect" else "workers"
+        units = "episodes" if config.command == "collect" else "workers"
         raise ConfigError(
-            f"--shard {config.shard} divides {len(config.run_numbers)} {what}, "
+            f"--shard {config.shard} divides {len(config.run_numbers)} {units}, "
             "which are fewer than the parts",
             code="shard-option",
             hint="divide into fewer parts",

@@ -31,19 +31,17 @@ def resolve(
     Raises:
         ConfigError: A source that cannot be read, or a value that its option does not allow.
     """
-    options = options_of(command)
-    variables = {
-        option.name: _read_variable(option, environ[option.variable])
-        for option in options
-        if environ.get(option.variable)
-    }
-    typed = {
-        name: OPTIONS[name].read(raw, OPTIONS[name].flag, text=True)
-        for name, raw in flags.items()
-        if raw not in (None, [], ())
-    }
-    values = {} if file is None else _values_from_file(command, file)
-    sources = [values, variables, typed]
+    variables: Values = {}
+    for option in options_of(command):
+        if text := environ.get(option.variable):
+            variables[option.name] = _read_variable(option, text)
+    typed: Values = {}
+    for name, raw in flags.items():
+        if raw not in (None, [], ()):
+            typed[name] = OPTIONS[name].read(raw, OPTIONS[name].flag, text=True)
+    sources = [variables, typed]
+    if file is not None:
+        sources.insert(0, _values_from_file(command, file))
     merged = _merged(sources)
     if merged.get("resume") and recorded is not None:
         merged = _merged([recorded(command, merged), *sources])
@@ -106,8 +104,8 @@ def _merged(sources: Sequence[Values]) -> Values:
     """
     result: Values = {}
     for source in sources:
-        overridden = AMOUNTS if AMOUNTS & source.keys() else frozenset()
-        result = {name: value for name, value in result.items() if name not in overridden}
+        if not AMOUNTS.isdisjoint(source):
+            result = {name: value for name, value in result.items() if name not in AMOUNTS}
         for name, value in source.items():
             result[name] = {**result.get(name, {}), **value} if isinstance(value, dict) else value
     return result

@@ -45,8 +45,9 @@ class Shard(NamedTuple):
 
 def _whole(value: object) -> object:
     """Return the digits of a text such as `1e5`; all other values are judged as they are."""
-    is_power = isinstance(value, str) and re.fullmatch(r"\d[\d_]*(\.\d+)?[eE]\+?\d\d?", value)
-    return f"{Decimal(str(value)):f}" if is_power else value
+    if isinstance(value, str) and re.fullmatch(r"\d[\d_]*(\.\d+)?[eE]\+?\d\d?", value):
+        return f"{Decimal(value):f}"
+    return value
 
 
 def _episode_range(value: object) -> EpisodeRange:
@@ -72,7 +73,8 @@ def _shard(value: object) -> Shard:
 def _duration(value: object) -> float:
     """Read seconds, or a text such as `1h30m`."""
     text = str(value).strip() if type(value) in {str, int, float} else ""
-    text += "s" if re.fullmatch(r"[\d.e+-]+", text) else ""
+    if re.fullmatch(r"[\d.e+-]+", text):
+        text += "s"
     if match := re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d*\.?\d+(?:e[+-]?\d+)?)s)?", text):
         hours, minutes, seconds = (float(part or 0) for part in match.groups())
         if 0 < (total := 3600 * hours + 60 * minutes + seconds) <= _LARGEST:

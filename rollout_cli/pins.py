@@ -24,9 +24,8 @@ from typing import Any
 from rollout_cli.errors import ChangedFilesError
 
 _SYSTEM = ("/proc", "/sys", "/dev/fd", "/etc", "/usr")
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_CACHES = f"{os.sep}__pycache__{os.sep}"
-"""What is in it follows from the sources: numba replaces its files there when it has compiled a function."""
+_NOT_PINNED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages", "__pycache__"))
+"""Folders of packages, and of files that follow from sources: numba replaces those that it has compiled."""
 _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
 """The dot-folders of HOME that hold models; all others hold settings, caches and programs."""
 _OURS = str(Path(__file__).parent)
@@ -84,7 +83,7 @@ class FileWatch:
         self._read: dict[str, State] = {}
         self._written: set[str] = set()
         self._at_load: dict[str, bool] = {}
-        self._has_begun = False
+        self._is_first_call = True
         # Whether the policy uses a module that was imported before, nobody knows.
         self._earlier = {*_module_states()}
         _watches.append(self)
@@ -92,7 +91,8 @@ class FileWatch:
 
     def follow(self, rules: PinRules) -> None:
         """Take these rules from now on; other workers may not read what was read so far."""
-        self._rules, self._earlier = rules, {*_module_states(), *self._read}
+        self._rules = rules
+        self._earlier = {*_module_states(), *self._read}
 
     def opened(self, path: str, *, writes: bool) -> None:
         """Note an opened file; the bytecode of a module stands for its source."""
@@ -110,17 +110,15 @@ class FileWatch:
         for path in map(_absolute, self._rules.named):
             with contextlib.suppress(OSError):
                 self.opened(path, writes=False)
-        self._read = {**self._read, **_module_states()}
-        dropped = tuple(f"{_absolute(folder)}{os.sep}" for folder in self._rules.ignored)
-        kept = [
-            path
-            for path in sorted(self._read.keys() - self._written)
-            if not path.startswith(dropped) and self._is_pinned(path)
-        ]
-        is_first, self._has_begun = not self._has_begun, True
-        for path in kept:
-            self._at_load.setdefault(path, is_first and path not in self._earlier)
-        return tuple(self._pinned(path) for path in kept)
+        self._read |= _module_states()
+        ignored = tuple(f"{_absolute(folder)}{os.sep}" for folder in self._rules.ignored)
+        files = []
+        for path in sorted(self._read.keys() - self._written):
+            if not path.startswith(ignored) and self._is_pinned(path):
+                self._at_load.setdefault(path, self._is_first_call and path not in self._earlier)
+                files.append(self._pinned(path))
+        self._is_first_call = False
+        return tuple(files)
 
     def end(self) -> None:
         """Stop noting files."""
@@ -129,9 +127,8 @@ class FileWatch:
 
     def _is_pinned(self, path: str) -> bool:
         """Return whether a file is the user's: no part of Python, of a package or of the system."""
-        folders = (*_PACKAGES, _CACHES)
         # `os.path.isfile` never raises.
-        if any(folder in path for folder in folders) or not os.path.isfile(path):  # noqa: PTH113
+        if any(folder in path for folder in _NOT_PINNED) or not os.path.isfile(path):  # noqa: PTH113
             return False
         home = f"{_absolute('~')}{os.sep}"
         inside = path.removeprefix(home)
@@ -141,13 +138,15 @@ class FileWatch:
         return f"{self._folder}{os.sep}".startswith(f"{top}{os.sep}")  # People work in it.
 
     def _pinned(self, path: str) -> PinnedFile:
-        folders = (*map(_absolute, self._rules.folders), self._folder)
-        inside = (path.removeprefix(f"{folder}{os.sep}") for folder in folders)
-        label = key = next((relative for relative in inside if relative != path), "")
-        if not label:
-            # A module elsewhere is told apart by its name: a relative path may have the same label.
-            label = _module_label(path) if path in _modules else Path(path).name
-            key = f"module {label}" if path in _modules else path
+        key = path
+        label = Path(path).name
+        if path in _modules:
+            label = _module_label(path)
+            key = f"module {label}"  # Not the label alone: a relative path may have the same one.
+        for folder in (*map(_absolute, self._rules.folders), self._folder):
+            if path.startswith(f"{folder}{os.sep}"):
+                label = key = path.removeprefix(f"{folder}{os.sep}")
+                break
         return PinnedFile(label, key, path, self._read[path], self._at_load[path])
 
 
@@ -177,7 +176,8 @@ def _module_states() -> dict[str, State]:
             continue
         if file.startswith(_UNPINNED) and os.pardir not in file:  # As most modules' paths are written.
             continue
-        path, spec = _absolute(file), attributes.get("__spec__")
+        path = _absolute(file)
+        spec = attributes.get("__spec__")
         if not path.startswith(_UNPINNED):
             with contextlib.suppress(OSError):
                 if path not in _modules or _modules[path][0] is not spec:
@@ -189,8 +189,10 @@ def _module_states() -> dict[str, State]:
 def _module_label(path: str) -> str:
     """Return the path of a module below the folder that it was found in, such as `package/helper.py`."""
     name = Path(path).name
-    parents = getattr(_modules[path][0], "name", "").split(".")[: None if name == "__init__.py" else -1]
-    return "/".join([*parents, name])
+    parts = getattr(_modules[path][0], "name", "").split(".")
+    if name != "__init__.py":
+        del parts[-1]
+    return "/".join([*parts, name])
 
 
 def _state(path: str) -> State:
@@ -211,7 +213,8 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
     """Note an `open` event; whatever else is wrong with the path, the call that follows reports it."""
     if event == "open" and _watches and not isinstance(arguments[0], int):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            path, (mode, flags) = os.path.abspath(os.fsdecode(arguments[0])), arguments[1:3]  # noqa: PTH100
+            name, mode, flags = arguments
+            path = os.path.abspath(os.fsdecode(name))  # noqa: PTH100
             writes = bool(isinstance(mode, str) and set("wax+") & set(mode)) or bool(flags & _WRITES)
             for watch in _watches:
                 watch.opened(path, writes=writes)
@@ -268,12 +271,14 @@ def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
 
     One that has only its name, as several may, has its absolute path as `place`.
     """
-    documents = (
-        {"path": file.label, "sha256": file.sha256, "read": "load" if file.at_load else "episode"}
-        | ({"place": file.path} if file.key == file.path else {})
-        for file in files
-    )
-    return sorted(documents, key=lambda document: (document["path"], document["sha256"]))
+    documents = []
+    for file in files:
+        read = "load" if file.at_load else "episode"
+        document = {"path": file.label, "sha256": file.sha256, "read": read}
+        if file.key == file.path:
+            document["place"] = file.path
+        documents.append(document)
+    return sorted(documents, key=_path_and_hash)
 
 
 def joined(
@@ -284,24 +289,26 @@ def joined(
     But those that are not read any more, where that is one of the `accepted` changes.
     """
     # What an episode reads may depend on its seed: files elsewhere that share a name stay beside one another.
-    stated = set(map(_facts, before))
-    loads = [file for file in _loads(now) if _facts(file) not in stated]
-    loaded = {file["path"] for file in loads}
-    same = set(map(_facts, now))
-    kept = (file for file in before if _facts(file) not in same)
+    recorded = set(map(_identity, before))
+    new_loads = [file for file in _read_at_load(now) if _identity(file) not in recorded]
+    new_paths = {file["path"] for file in new_loads}
+    named = set(map(_identity, now))
+    files = []
+    for file in before:
+        here = _as_seen_here(file)
+        if (
+            _identity(file) not in named
+            and new_paths.isdisjoint([file["path"], here["path"]])
+            and not _elsewhere_as(file["path"], new_loads)
+            and _missing(here) not in accepted
+        ):
+            files.append(file)
     # Of a module that the process had imported before, the earlier record says when it is read.
-    at_load = set(map(_content, _loads(before)))
-    now = [{**file, "read": "load"} if _content(file) in at_load else file for file in now]
-    return [
-        *(
-            file
-            for file in kept
-            if loaded.isdisjoint([file["path"], _as_seen_here(file)["path"]])
-            and not _placed_as(file["path"], loads)
-            and _missed(_as_seen_here(file)) not in accepted
-        ),
-        *now,
-    ]
+    at_load = set(map(_path_and_hash, _read_at_load(before)))
+    for file in now:
+        read = "load" if _path_and_hash(file) in at_load else file["read"]
+        files.append({**file, "read": read})
+    return files
 
 
 def changes(
@@ -312,62 +319,68 @@ def changes(
     Where `now` is not the whole record yet, a file may be read later. A module that the process had imported
     before does not read its files once more.
     """
-    before, now = ([_as_seen_here(file) for file in files] for files in (before, now))
-    loads = set(map(_content, _loads(before)))
-    is_whole &= all(file["read"] == "load" or _content(file) not in loads for file in now)
-    old, new = _by_path(before), _by_path(now)
+    before = [*map(_as_seen_here, before)]
+    now = [*map(_as_seen_here, now)]
+    loads = set(map(_path_and_hash, _read_at_load(before)))
+    is_whole = is_whole and all(file["read"] == "load" or _path_and_hash(file) not in loads for file in now)
+    old = _by_path(before)
+    new = _by_path(now)
     # One that was relative to another working folder has a longer or a shorter path here.
-    was_read, is_read = (set(map(_named_content, files)) for files in (before, now))
-    stated = set(map(_facts, before))
+    was_read = set(map(_name_and_hash, before))
+    is_read = set(map(_name_and_hash, now))
+    recorded = set(map(_identity, before))
     changed = []
     for file in before:
         # One that is as it was is no other content of another file of its name.
-        named = [
+        namesakes = [
             other
-            for other in new.get(file["path"]) or _placed_as(file["path"], now)
-            if _facts(other) == _facts(file) or _facts(other) not in stated
+            for other in new.get(file["path"]) or _elsewhere_as(file["path"], now)
+            if _identity(other) == _identity(file) or _identity(other) not in recorded
         ]
-        others = _hashes_of(file, named)
-        if not others:
+        hashes = _hashes_of(file, namesakes)
+        if not hashes:
             # What an episode reads may depend on its seed.
-            if is_whole and file["read"] == "load" and _named_content(file) not in is_read:
-                changed.append(_missed(file))
-        elif file["sha256"] not in others and others - _hashes_of(file, old[file["path"]]):
+            if is_whole and file["read"] == "load" and _name_and_hash(file) not in is_read:
+                changed.append(_missing(file))
+        elif file["sha256"] not in hashes and hashes - _hashes_of(file, old[file["path"]]):
             changed.append(f"{file['path']} has changed")
-    added = dict.fromkeys(
-        file["path"] for file in now if file["path"] not in old and _named_content(file) not in was_read
+    notices = dict.fromkeys(
+        f"{file['path']} is read, and was not read before"
+        for file in now
+        if file["path"] not in old and _name_and_hash(file) not in was_read
     )
-    return changed, [f"{path} is read, and was not read before" for path in added]
+    return changed, [*notices]
 
 
 def _as_seen_here(file: FileRecord) -> FileRecord:
     """Return a recorded file as a run names it in this working folder, which may hold one from elsewhere."""
-    folder, place = f"{_absolute('.')}{os.sep}", file.get("place", "")
+    folder = f"{_absolute('.')}{os.sep}"
+    place = file.get("place", "")
     if not place.startswith(folder):
         return file
     return {"path": place.removeprefix(folder), "sha256": file["sha256"], "read": file["read"]}
 
 
-_content = itemgetter("path", "sha256")
+_path_and_hash = itemgetter("path", "sha256")
 
 
-def _named_content(file: FileRecord) -> tuple[str, str]:
+def _name_and_hash(file: FileRecord) -> tuple[str, str]:
     return Path(file["path"]).name, file["sha256"]
 
 
-def _loads(files: Sequence[FileRecord]) -> list[FileRecord]:
+def _read_at_load(files: Sequence[FileRecord]) -> list[FileRecord]:
     return [file for file in files if file["read"] == "load"]
 
 
-def _missed(file: FileRecord) -> str:
+def _missing(file: FileRecord) -> str:
     return f"{file['path']} is not read any more"
 
 
-def _facts(file: FileRecord) -> tuple[str | None, ...]:
+def _identity(file: FileRecord) -> tuple[str | None, ...]:
     return file["path"], file["sha256"], file.get("place")
 
 
-def _placed_as(path: str, files: Iterable[FileRecord]) -> list[FileRecord]:
+def _elsewhere_as(path: str, files: Iterable[FileRecord]) -> list[FileRecord]:
     """Return the files elsewhere whose places end with a relative path."""
     return [file for file in files if file.get("place", "").endswith(f"/{path}")]
 
@@ -379,11 +392,13 @@ def _by_path(files: Iterable[FileRecord]) -> dict[str, list[FileRecord]]:
     return paths
 
 
-def _hashes_of(file: FileRecord, named: Sequence[FileRecord]) -> set[str]:
+def _hashes_of(file: FileRecord, namesakes: Sequence[FileRecord]) -> set[str]:
     """Return the hashes that a recorded file has among those of its name in a record."""
     place = file.get("place")
-    hashes = {other["sha256"] for other in named}
-    placed = {other["sha256"] for other in named if other.get("place") == place}
+    if in_place := {other["sha256"] for other in namesakes if other.get("place") == place}:
+        return in_place
+    hashes = {other["sha256"] for other in namesakes}
     # Where its place is still there, one of its name elsewhere is another file, unless it is a copy.
-    was_moved = place is None or file["sha256"] in hashes or not Path(place).is_file()
-    return placed or (hashes if was_moved else set())
+    if place is None or file["sha256"] in hashes or not Path(place).is_file():
+        return hashes
+    return set()

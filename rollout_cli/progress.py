@@ -17,8 +17,10 @@ from typing import Any, TextIO
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.untrusted import printable
 
-_BAR_EVERY, _LINE_EVERY = 0.1, 3.0
-_BAR_WIDTH, _WIDE = 20, 80  # A terminal narrower than _WIDE columns has no room for a bar beside the text.
+_BAR_EVERY = 0.1
+_LINE_EVERY = 3.0
+_BAR_WIDTH = 20
+_WIDE = 80  # A terminal with fewer columns has no room for a bar next to the text.
 _LONGEST_ETA = 1e9  # Seconds; timedelta has no more than 9e13.
 _clock = time.monotonic
 
@@ -80,9 +82,15 @@ class LineProgress(Progress):
     """
 
     def __init__(self, stream: TextIO, *, every: float | None = _LINE_EVERY, notices: bool = True) -> None:
-        self._stream, self._every, self._notices = stream, every, notices
-        self._is_open, self._began, self._shown_at = False, 0.0, 0.0
-        self._label, self._return_sum, self._failures = "", 0.0, 0
+        self._stream = stream
+        self._every = every
+        self._notices = notices
+        self._is_open = False
+        self._started_at = 0.0
+        self._shown_at = 0.0
+        self._label = ""
+        self._return_sum = 0.0
+        self._failures = 0
         self._n_run: int | None = None  # Episodes, where some are not kept.
         self._done = self._before = (0, 0)  # Steps and episodes: in all, and those of a resumed dataset.
         self._totals: tuple[int | None, int | None, float | None] = (None, None, None)
@@ -102,16 +110,19 @@ class LineProgress(Progress):
         total_episodes: int | None,
         total_seconds: float | None = None,
     ) -> None:
-        self._label, self._totals = printable(label), (total_steps, total_episodes, total_seconds)
-        self._is_open, self._shown_at = self._every is not None, _clock()
+        self._label = printable(label)
+        self._totals = (total_steps, total_episodes, total_seconds)
+        self._is_open = self._every is not None
+        self._shown_at = _clock()
 
     def begin(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0
     ) -> None:
         self._done = self._before = (steps, episodes)
-        self._return_sum, self._began = return_sum, _clock() - seconds
-        most_steps, most_episodes, limit = self._totals
-        self._totals = most_steps, most_episodes, limit and limit + seconds  # Which counts from now.
+        self._return_sum = return_sum
+        self._started_at = _clock() - seconds
+        total_steps, total_episodes, limit = self._totals
+        self._totals = total_steps, total_episodes, limit and limit + seconds  # Which counts from now.
 
     def update(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0
@@ -135,29 +146,32 @@ class LineProgress(Progress):
 
         How far the run is, and how long it still takes, are always there.
         """
-        new_steps, episodes, elapsed = self._done[0] - self._before[0], self._done[1], _clock() - self._began
+        steps, episodes = self._done
+        total_steps, total_episodes, _ = self._totals
+        new_steps = steps - self._before[0]
+        elapsed = _clock() - self._started_at
         if new_steps == 0:
-            return f"{self._label}: {'no episode yet' if self._began else 'starting workers'}"
-        counts = [
-            f"{n:,}/{total:,}" if total else f"{n:,}"
-            for n, total in zip(self._done, self._totals[:2], strict=True)
-        ]
-        kept = f" of {self._n_run:,} run ({100 * episodes / self._n_run:.3g} %)" if self._n_run else ""
+            return f"{self._label}: {'no episode yet' if self._started_at else 'starting workers'}"
+        kept = ""
+        if self._n_run:
+            kept = f" of {self._n_run:,} run ({100 * episodes / self._n_run:.3g} %)"
         facts = {
             "label": f"{self._label}:",
-            "steps": f"{counts[0]} steps,",
-            "episodes": f"{counts[1]} episodes{kept},",
+            "steps": f"{_of_total(steps, total_steps)} steps,",
+            "episodes": f"{_of_total(episodes, total_episodes)} episodes{kept},",
             "pace": f"{new_steps / elapsed if elapsed else 0:,.0f} steps/s,",
         }
-        facts |= {"return": f"mean return {self._return_sum / episodes:.4g},"} if episodes else {}
-        facts |= {"failures": f"{self._failures:,} failures,"} if self._failures else {}
+        if episodes:
+            facts["return"] = f"mean return {self._return_sum / episodes:.4g},"
+        if self._failures:
+            facts["failures"] = f"{self._failures:,} failures,"
         before, done, total = self._measure()
         if done >= total:
             facts["time"] = f"in {timedelta(seconds=round(elapsed))}"
         elif done > before:
             left = elapsed * (total - done) / (done - before)
             facts["time"] = f"ETA {timedelta(seconds=round(min(left, _LONGEST_ETA)))}"
-        dispensable = ["failures", "pace", "label", "episodes" if self._totals[0] else "steps", "return"]
+        dispensable = ["failures", "pace", "label", "episodes" if total_steps else "steps", "return"]
         while len(text := " ".join(facts.values()).rstrip(",")) > width and dispensable:
             facts.pop(dispensable.pop(), None)
         return text
@@ -167,7 +181,7 @@ class LineProgress(Progress):
 
         Of steps, episodes and seconds, it is those that are nearest to their end.
         """
-        now = (*self._done, _clock() - self._began)
+        now = (*self._done, _clock() - self._started_at)
         facts = zip((*self._before, 0.0), now, self._totals, strict=True)
         units = [(before, done, total) for before, done, total in facts if total]
         return min(
@@ -181,6 +195,10 @@ class LineProgress(Progress):
     def _write(self, text: str, style: str = "") -> None:  # noqa: ARG002
         self._stream.write(f"{text}\n")
         self._stream.flush()
+
+
+def _of_total(count: int, total: int | None) -> str:
+    return f"{count:,}/{total:,}" if total else f"{count:,}"
 
 
 class BarProgress(LineProgress):
@@ -197,12 +215,14 @@ class BarProgress(LineProgress):
         super().start(**run)
         # The erasing of a line that wraps leaves a part.
         column = table.Column(no_wrap=True, overflow="ellipsis")
-        text = progress.TextColumn("{task.description}", markup=False, table_column=column)
-        bar = [progress.BarColumn(bar_width=_BAR_WIDTH)] if self._console.width >= _WIDE else []
-        self._bar = progress.Progress(
+        columns: list[Any] = [
             progress.SpinnerColumn("line" if self._console.options.ascii_only else "dots"),
-            *bar,
-            text,
+            progress.TextColumn("{task.description}", markup=False, table_column=column),
+        ]
+        if self._console.width >= _WIDE:
+            columns.insert(1, progress.BarColumn(bar_width=_BAR_WIDTH))
+        self._bar = progress.Progress(
+            *columns,
             console=self._console,
             auto_refresh=False,
             redirect_stdout=False,

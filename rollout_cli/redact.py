@@ -19,11 +19,11 @@ _USER = r"(\w://)[^/\s@\"']+@"
 def without_secrets(value: Any) -> Any:
     """Return a plain value without secrets: values under the names of secrets, and the users of URLs."""
     if isinstance(value, dict):
-        is_cut = {
-            key: item and not isinstance(item, bool) and re.search(HIDDEN_NAME, key)
-            for key, item in value.items()
-        }
-        return {key: CUT if is_cut[key] else without_secrets(item) for key, item in value.items()}
+        shown = {}
+        for key, item in value.items():
+            is_secret = item and not isinstance(item, bool) and re.search(HIDDEN_NAME, key)
+            shown[key] = CUT if is_secret else without_secrets(item)
+        return shown
     if isinstance(value, list):
         return [*map(without_secrets, value)]
     if not isinstance(value, str):

@@ -36,7 +36,10 @@ _HINTS = {
     "gs": "check the bucket, and the credentials (GOOGLE_APPLICATION_CREDENTIALS)",
     "hdfs": "check the name node, and HADOOP_HOME, JAVA_HOME and CLASSPATH",
 }
-_ATTEMPTS, _CONNECT_SECONDS, _SILENT_SECONDS, _RETRY_SECONDS = 4, 5.0, 15.0, 15
+_ATTEMPTS = 4
+_CONNECT_SECONDS = 5.0
+_SILENT_SECONDS = 15.0
+_RETRY_SECONDS = 15
 _PAUSE_SECONDS = 60.0  # A server that did not answer is not asked again so long: each request would wait.
 _LONGEST = 400  # Characters of a server's error.
 
@@ -135,8 +138,8 @@ class RemotePath(PosixPath):
     @contextmanager
     def _server(self) -> Iterator[Any]:
         """Give its file system; let its errors leave as `StorageError`."""
-        began = time.monotonic()
-        if began < _silent_until.get(self.parts[0], began):
+        started_at = time.monotonic()
+        if started_at < _silent_until.get(self.parts[0], started_at):
             raise StorageError(
                 f"{self} cannot be used: its server does not answer", code="server-silent", hint=self.hint
             )
@@ -145,7 +148,7 @@ class RemotePath(PosixPath):
         except (FileNotFoundError, NotADirectoryError):
             raise
         except (OSError, ValueError) as error:  # Arguments that Arrow does not take are a ValueError.
-            if time.monotonic() - began >= _SILENT_SECONDS:
+            if time.monotonic() - started_at >= _SILENT_SECONDS:
                 _silent_until[self.parts[0]] = time.monotonic() + _PAUSE_SECONDS
             text = " ".join(str(error).split())[:_LONGEST]
             raise StorageError(
@@ -194,7 +197,7 @@ class RemotePath(PosixPath):
     def iterdir(self) -> Generator[Self, None, None]:
         # Arrow does not list the folders of gs that are only a part of the names of files.
         listed = self._below(recursive=self._origin[0] == "gs")
-        yield from (self / name for name in {path.parts[0]: None for path, _ in listed})
+        yield from map(self.joinpath, dict.fromkeys(path.parts[0] for path, _ in listed))
 
     def _below(self, *, recursive: bool) -> Iterator[tuple[PurePosixPath, bool]]:
         """Yield what is below it, as relative paths, and whether each is a file."""
@@ -220,9 +223,9 @@ class RemotePath(PosixPath):
 
     def rglob(self, pattern: str, **_: Any) -> Iterator[Self]:  # type: ignore[override]
         """Yield the files below it whose relative path ends in a match; a folder here is only its files."""
-        return (
-            self / path for path, is_file in self._below(recursive=True) if is_file and path.match(pattern)
-        )
+        for path, is_file in self._below(recursive=True):
+            if is_file and path.match(pattern):
+                yield self / path
 
     def open_input(self) -> io.RawIOBase:
         """Open a file for reading at any place."""

@@ -11,10 +11,11 @@ from rollout_cli.redact import without_secrets
 
 def printable(text: str, *, keep: str = "") -> str:
     """Return `text` without secrets, and with control characters and the like as escapes, except `keep`."""
-    return "".join(
-        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
-        for char in without_secrets(text)
-    )
+    text = without_secrets(text)
+    for char in set(text).difference(keep):
+        if not char.isprintable():
+            text = text.replace(char, char.encode("unicode_escape").decode())
+    return text
 
 
 def one_line(text: str) -> str:
@@ -28,13 +29,13 @@ def shell_word(path: object) -> str:
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
-def check_size(what: object, n_bytes: int) -> None:
+def check_size(name: object, n_bytes: int) -> None:
     """Raise DatasetFormatError if a file claims more than `ROLLOUT_MEMORY_LIMIT` bytes, or 1 GiB."""
     text = os.environ.get("ROLLOUT_MEMORY_LIMIT", "")
     limit = int(text) if text.isdecimal() else 1 << 30
     if n_bytes > limit:
         raise DatasetFormatError(
-            f"{what} unpacks to {n_bytes:,} bytes; expected at most {limit:,}",
+            f"{name} unpacks to {n_bytes:,} bytes; expected at most {limit:,}",
             code="unpacked-size",
             hint=f"if you trust the dataset, set ROLLOUT_MEMORY_LIMIT={n_bytes}",
         )

@@ -122,22 +122,27 @@ def _rows(result: CollectResult) -> dict[str, object]:
     from rollout_cli.dataset.card import skipped_text  # noqa: PLC0415 - as above
     from rollout_cli.dataset.layout import acceptance_text, described  # noqa: PLC0415 - as above
 
-    source = {"skipped": {"count": result.skipped}}
-    skipped = skipped_text({"sources": [source], "episodes": result.episodes})
-    pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
-    sampling = f" (sampling {result.sampling_time_s:.1f} s, {pace})" if result.sampling_time_s else ""
-    return {
+    rows: dict[str, object] = {
         "dataset": result.path,
         "status": f"{result.status} (stopped by --{result.stopped_by.replace('_', '-')})",
         "episodes": f"{result.episodes:,}",
-        **({"skipped": skipped} if skipped else {}),
-        **({"kept": acceptance_text(result.acceptance)} if result.acceptance else {}),
+    }
+    source = {"skipped": {"count": result.skipped}}
+    if skipped := skipped_text({"sources": [source], "episodes": result.episodes}):
+        rows["skipped"] = skipped
+    if result.acceptance:
+        rows["kept"] = acceptance_text(result.acceptance)
+    time = f"{result.wall_time_s:.1f} s"
+    if result.sampling_time_s:
+        pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
+        time += f" (sampling {result.sampling_time_s:.1f} s, {pace})"
+    return rows | {
         "steps": f"{result.steps:,}",
         "mean return": f"{result.mean_return:.6g}",
         "mean length": f"{result.mean_length:.6g}",
         "seed": result.seed,
         "reproducible": described(result.reproducible),
-        "time": f"{result.wall_time_s:.1f} s{sampling}",
+        "time": time,
     }
 
 
@@ -175,12 +180,14 @@ def check(
     else:
         width = max(len(entry["check"]) for entry in document["checks"])
         for entry in document["checks"]:
-            lines = [f"{entry['status']:<4}  {entry['check']:<{width}}  {entry['what']}".rstrip()]
-            lines += [f"{'':<{width + 6}}  change: {entry['change']}"] if entry["change"] else []
-            if entry["status"] != "ok" or not quiet:
-                print_text("\n".join(map(printable, lines)))
-                if entry["details"]:
-                    print_text(printable(indent(entry["details"], "  "), keep="\n"))
+            if quiet and entry["status"] == "ok":
+                continue
+            line = f"{entry['status']:<4}  {entry['check']:<{width}}  {entry['what']}"
+            print_text(printable(line.rstrip()))
+            if entry["change"]:
+                print_text(printable(f"{'':<{width + 6}}  change: {entry['change']}"))
+            if entry["details"]:
+                print_text(printable(indent(entry["details"], "  "), keep="\n"))
         if report.costs and not quiet:
             print_text("")
             print_rows(report.rows())
@@ -219,15 +226,10 @@ def tune(
         return
     if not quiet:
         names = ("workers", "envs per worker", "vectorization", "steps/s", "bare loops", "problem")
-        rows = [
-            [
-                *row["options"].values(),
-                f"{row['rate']:,.0f}",
-                "" if row["ratio"] is None else f"{row['ratio']:.2f}",
-                row["problem"],
-            ]
-            for row in document["rows"]
-        ]
+        rows = []
+        for row in document["rows"]:
+            ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+            rows.append([*row["options"].values(), f"{row['rate']:,.0f}", ratio, row["problem"]])
         print_table(names, rows)
         print_text("")
     _print_toml(document["fastest"])

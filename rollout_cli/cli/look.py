@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 _WIDE = ("observation", "next_observation", "env_info", "agent_info")
 """The beginnings of the names of columns of which there may be many."""
 
-_MOST_IN_A_CELL, _MOST_OF_A_COLUMN = 4, 32
-"""So many numbers of an array are shown: in a row of `head`, and as lines of `stats`."""
+_MOST_IN_A_CELL = 4  # Numbers of an array in a row of `head`.
+_MOST_OF_A_COLUMN = 32  # Numbers of a column, which are lines of `stats`.
 
 
 def info(folder: Folder, *, json: JsonFlag = False) -> None:
@@ -60,20 +59,27 @@ def head(
     json: JsonFlag = False,
 ) -> None:
     """Print the first episodes of a dataset as a table, or the first steps of its first episode."""
-    rows = (_first_steps if steps else _first_episodes)(rollout_cli.load(folder), number)
+    dataset = rollout_cli.load(folder)
+    rows = _first_steps(dataset, number) if steps else _first_episodes(dataset, number)
     if json:
         print_json({"path": str(folder), "steps" if steps else "episodes": rows})
     else:
-        cells = [{name: _short(value) for name, value in row.items()} for row in rows]
-        print_table([*cells[0]] if cells else ["episodes"], [[*row.values()] for row in cells])
+        names = [*next(iter(rows), ["episodes"])]
+        print_table(names, [[*map(_short, row.values())] for row in rows])
 
 
 def _first_episodes(dataset: Dataset, number: int) -> list[Record]:
     from rollout_cli.report.identity import end_of  # noqa: PLC0415 - as above
 
-    names = {"id": "episode_id", "number": "episode_number", "length": "length", "return": "return"}
     return [
-        {**{name: row[key] for name, key in names.items()}, "end": end_of(row), "seed": row["seed"]}
+        {
+            "id": row["episode_id"],
+            "number": row["episode_number"],
+            "length": row["length"],
+            "return": row["return"],
+            "end": end_of(row),
+            "seed": row["seed"],
+        }
         for row in dataset[:number].episodes.to_pylist()
     ]
 
@@ -87,18 +93,21 @@ def _first_steps(dataset: Dataset, number: int) -> list[Record]:
     names = [name for name in table.column_names if name != "episode_id" and not name.endswith("_extra")]
     # A terminal has no room for the last columns.
     names.sort(key=lambda name: name.startswith(_WIDE))
-    # An image is bytes, and JSON has none.
-    return [
-        {name: _short(value) if isinstance(value, bytes) else value for name, value in row.items()}
-        for row in table.select(names).to_pylist()
-    ]
+    rows: list[Any] = table.select(names).to_pylist()
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, bytes):  # An image: JSON has no bytes.
+                row[name] = _short(value)
+    return rows
 
 
 def _short(value: Any, digits: int = 6) -> str:
     """Return a value that fits into a cell: a few numbers of many, the size of an image."""
     if isinstance(value, list):
-        more = [f"… {len(value) - _MOST_IN_A_CELL:,} more"] if len(value) > _MOST_IN_A_CELL else []
-        return f"[{' '.join([*(_short(item, 4) for item in value[:_MOST_IN_A_CELL]), *more])}]"
+        numbers = [_short(number, 4) for number in value[:_MOST_IN_A_CELL]]
+        if len(value) > _MOST_IN_A_CELL:
+            numbers.append(f"… {len(value) - _MOST_IN_A_CELL:,} more")
+        return f"[{' '.join(numbers)}]"
     if isinstance(value, bytes):
         return f"image of {len(value):,} bytes"
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
@@ -110,18 +119,27 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     from rollout_cli.report.identity import ends, figures, spread  # noqa: PLC0415 - as above
 
     dataset = rollout_cli.load(folder)
-    (columns, counted), counts = stats_of(dataset) if len(dataset) else ({}, 0), ends(dataset)
     steps = int(dataset.rows.column("length").sum())
-    values = {name: dataset.rows.column(name) for name in ("return", "length")} if len(dataset) else {}
+    counts = ends(dataset)
+    columns: Record = {}
+    counted = 0
+    numbers = {}
+    if len(dataset):
+        columns, counted = stats_of(dataset)
+        numbers = {name: dataset.rows.column(name) for name in ("return", "length")}
     if json:
-        spreads = {name: figures(array) for name, array in values.items()}
+        spreads = {name: figures(array) for name, array in numbers.items()}
         totals = {"path": str(folder), "episodes": len(dataset), "steps": steps, "column_steps": counted}
         print_json({**totals, **spreads, "ends": counts, "columns": columns})
         return
     rows = {"episodes": f"{len(dataset):,}", "steps": f"{steps:,}"}
-    rows |= {name: spread(array) for name, array in values.items()}
-    rows |= {name: f"{count:,} episodes" for name, count in counts.items()}
-    print_rows(rows | ({"columns": f"a sample of {counted:,} steps"} if counted < steps else {}))
+    for name, array in numbers.items():
+        rows[name] = spread(array)
+    for ending, count in counts.items():
+        rows[ending] = f"{count:,} episodes"
+    if counted < steps:
+        rows["columns"] = f"a sample of {counted:,} steps"
+    print_rows(rows)
     print_text("")
     names = ("column", "min", "max", "mean", "std", "share")
     print_table(names, [line for name, column in columns.items() for line in _lines(name, column, counted)])
@@ -134,10 +152,10 @@ def _lines(name: str, column: Record, steps: int) -> Iterator[list[str]]:
     """
     import numpy as np  # noqa: PLC0415 - as above
 
-    fields = [np.asarray(column[key], float) for key in ("min", "max", "mean", "std", "count")]
-    indices = [*product(*map(range, fields[0].shape))]
+    fields = np.array([column[key] for key in ("min", "max", "mean", "std", "count")], float)
+    indices = [*np.ndindex(fields.shape[1:])]
     for index in indices[:_MOST_OF_A_COLUMN]:
-        *numbers, count = (float(field[index]) for field in fields)
+        *numbers, count = fields[:, *index].tolist()
         title = f"{name}{list(index)}" if index else name
         share = column.get("sampled") or f"{100 * count / max(1, steps):.4g} %"
         yield [title, *(f"{number:.5g}" for number in numbers), share]
@@ -157,7 +175,7 @@ def list_datasets(
     paths = [
         path.parents[1]
         for path in folder.rglob("meta/info.json")
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if "/." not in f"/{path.relative_to(folder).as_posix()}"
     ]
     # Numbers in names are ordered as numbers.
     paths.sort(key=lambda path: re.sub("[0-9]+", lambda digits: digits[0].zfill(20), str(path)))
@@ -166,11 +184,12 @@ def list_datasets(
         print_json({"folder": str(folder), "datasets": rows})
     elif rows:
         names = ("path", "env", "policy", "episodes", "steps", "mean return", "date", "size", "status")
-        cells = [
-            row | {"path": path.relative_to(folder), "size": sized(row["bytes"]) if "bytes" in row else ""}
-            for path, row in zip(paths, rows, strict=True)
-        ]
-        table = [[_figure(row.get(name.replace(" ", "_"))) for name in names] for row in cells]
+        table = []
+        for path, row in zip(paths, rows, strict=True):
+            row["path"] = path.relative_to(folder)
+            if "bytes" in row:
+                row["size"] = sized(row["bytes"])
+            table.append([_figure(row.get(name.replace(" ", "_"))) for name in names])
         print_table(names, table, yielding=("policy", "env", "path"))
     else:
         print_message(f"there is no dataset in {folder}")
@@ -185,15 +204,21 @@ def _listed(path: Path) -> Record:
         facts = facts_of(dataset)
     except RolloutError as error:
         return {"status": one_line(error.message)}
-    envs, policies = (
-        dict.fromkeys(str(source.get(key, {}).get("spec", "")) for source in facts["sources"])
-        for key in ("env_source", "policy")
-    )
-    counts = {name: facts[name] for name in ("episodes", "steps", "bytes", "status")}
+    row = {
+        "env": _specs(facts, "env_source"),
+        "policy": _specs(facts, "policy"),
+        "date": facts["times"]["started"][:10],
+    }
+    for name in ("episodes", "steps", "bytes", "status"):
+        row[name] = facts[name]
     if len(dataset):
-        counts["mean_return"] = float(dataset.rows.column("return").mean())
-    date = facts["times"]["started"][:10]
-    return {"env": ", ".join(envs), "policy": ", ".join(policies), "date": date, **counts}
+        row["mean_return"] = float(dataset.rows.column("return").mean())
+    return row
+
+
+def _specs(facts: Record, key: str) -> str:
+    """Return the SPECs of a dataset's runs, each once."""
+    return ", ".join(dict.fromkeys(str(source.get(key, {}).get("spec", "")) for source in facts["sources"]))
 
 
 def _figure(value: Any) -> Any:
@@ -285,7 +310,8 @@ def render(
         rendered = render_episode(
             dataset, place, output, fps=fps, again=again, env_kwargs=kwargs, trust=trust
         )
-    other, (width, height) = rendered.difference, rendered.size
+    difference = rendered.difference
+    width, height = rendered.size
     rows = {
         "film": rendered.path,
         "episode": episode,
@@ -293,10 +319,10 @@ def render(
         "frames": f"{rendered.frames:,} of {width} x {height}, {rendered.fps:g} a second",
     }
     if rendered.origin != "stored observations":
-        rows["replayed"] = f"not as stored from {other.place} on" if other else "as stored"
+        rows["replayed"] = f"not as stored from {difference.place} on" if difference else "as stored"
     show({"dataset": folder, **asdict(rendered)}, rows, as_json=json, quiet=quiet, path=rendered.path)
-    if other and not json:
-        print_message(printable(f"warning: the film is not of the stored episode: {other}"))
+    if difference and not json:
+        print_message(printable(f"warning: the film is not of the stored episode: {difference}"))
 
 
 def report(

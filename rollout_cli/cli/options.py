@@ -28,14 +28,14 @@ def epilog(*examples: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  $ {example}" for example in examples), _STRENGTHS])
 
 
-def flag(*names: str, text: str, **more: Any) -> Any:
+def flag(*names: str, text: str, show_default: bool = False, **attributes: Any) -> Any:
     """Return a Typer option, whose help shows no default unless that is asked for."""
-    return typer.Option(*names, help=text, **{"show_default": False, **more})
+    return typer.Option(*names, help=text, show_default=show_default, **attributes)
 
 
-def shown(*names: str, text: str, **more: Any) -> Any:
+def shown(*names: str, text: str, **attributes: Any) -> Any:
     """Return a Typer option of the panel about how a command shows its result."""
-    return flag(*names, text=text, rich_help_panel="Showing", **more)
+    return flag(*names, text=text, rich_help_panel="Showing", **attributes)
 
 
 def folder_argument(metavar: str, text: str) -> Any:
@@ -120,7 +120,8 @@ class LazyCommand(Command):
 
             options = options_of("exact" if self.name == "exact" else "collect")
             annotations = {option.name: _annotation(option) for option in options}
-            self.params, self._declared = [*_params(annotations), *self.params], tuple(annotations)
+            self.params = [*_params(annotations), *self.params]
+            self._declared = tuple(annotations)
         return super().get_params(ctx)
 
     def invoke(self, ctx: Any) -> Any:
@@ -160,16 +161,19 @@ def _completion(option: Option) -> Callable[..., list[str]] | None:
 
 def _annotation(option: Option) -> object:
     """Return a parameter that takes any text: `CollectConfig` validates it, like files and variables."""
-    is_switch = option.kind == "switch"
-    flag = f"{option.flag}/--no-{option.flag.removeprefix('--')}" if is_switch else option.flag
+    names = option.flag
+    taken: Any = str | None
+    if option.kind == "switch":
+        names += f"/--no-{names.removeprefix('--')}"
+        taken = bool | None
+    elif option.repeats:
+        taken = list[str] | None
     described = typer.Option(
-        *filter(None, [flag, option.short]),
+        *filter(None, [names, option.short]),
         help=f"{option.help} (default: {option.shown})" if option.shown else option.help,
         metavar=option.metavar,
         rich_help_panel=option.panel,
         show_default=False,
         autocompletion=_completion(option),
     )
-    return Annotated[
-        bool | None if is_switch else list[str] | None if option.repeats else str | None, described
-    ]
+    return Annotated[taken, described]

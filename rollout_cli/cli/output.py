@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from rollout_cli.progress import Progress
 
 _MOST_LINES = 20
-_FIRST_DETAILS, _LAST_DETAILS = 10, 19
+_FIRST_DETAILS = 10
+_LAST_DETAILS = 19
 _LEAST_WIDTH = 10  # Of a column that gives way to others.
 _NUMBER = re.compile(r"(-?[\d,.]+(e[+-]?\d+)?( \w+)?|-?inf|nan|)$")
 _OUT_OF_MEMORY = ("failed to map segment", "can't start new thread", "error return without exception set")
 """How the dynamic loader, the start of a thread, and Python 3.12 itself say it: they have no class for it."""
-_RED, _DIM, _PLAIN = "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
 def print_text(text: str) -> None:
@@ -71,23 +71,21 @@ def print_table(
 
     The `yielding` columns get narrower first, in this order, so that the others stay visible.
     """
-    names = [*map(printable, names)]
-    texts = [[printable("" if value is None else str(value)) for value in row] for row in rows]
-    columns = [*zip(names, *texts, strict=True)]
+    columns = [*zip(*(map(_cell, row) for row in (names, *rows)), strict=True)]
     widths = [max(map(len, column)) for column in columns]
-    is_right = [all(map(_NUMBER.match, column[1:])) for column in columns]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for at in map(names.index, yielding):
         excess = sum(widths) + 2 * len(widths) - 2 - room
         widths[at] = min(widths[at], max(_LEAST_WIDTH, widths[at] - excess))
-    lines = [
-        "  ".join(
-            _shortened(text, width).rjust(width) if right else _shortened(text, width).ljust(width)
-            for text, width, right in zip(line, widths, is_right, strict=True)
-        )
-        for line in (names, *texts)
-    ]
-    print_text("\n".join(_cut(line.rstrip(), room) for line in lines))
+    aligned = []
+    for column, width in zip(columns, widths, strict=True):
+        side = ">" if all(map(_NUMBER.match, column[1:])) else "<"
+        aligned.append([f"{_shortened(text, width):{side}{width}}" for text in column])
+    print_text("\n".join(_cut("  ".join(line).rstrip(), room) for line in zip(*aligned, strict=True)))
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else printable(str(value))
 
 
 def _shortened(text: str, room: int) -> str:
@@ -137,8 +135,10 @@ def counted(count: int, noun: str) -> str:
 
 def first_of(lines: Sequence[object]) -> list[str]:
     """Return the first lines of many, and the number of the others."""
-    more = [f"and {len(lines) - _MOST_LINES:,} more"] if len(lines) > _MOST_LINES else []
-    return [*map(str, lines[:_MOST_LINES]), *more]
+    first = [*map(str, lines[:_MOST_LINES])]
+    if len(lines) > _MOST_LINES:
+        first.append(f"and {len(lines) - _MOST_LINES:,} more")
+    return first
 
 
 def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
@@ -154,29 +154,37 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     # With the traceback stands a note where tidying up failed as well; the hint is shown in any case.
     notes = getattr(reported, "__notes__", [])
     reported.__notes__ = [note for note in notes if not note.startswith("hint: ")]
-    whole = "\n".join(filter(None, [reported.details, traceback_text(error) if verbose else ""]))
-    details = whole if verbose or as_json else _without_middle(whole)
+    details = reported.details
+    if verbose:
+        details = "\n".join(filter(None, [details, traceback_text(error)]))
+    elif not as_json:
+        details = _without_middle(details)
     if as_json:
-        document = without_secrets(
-            {
-                "code": reported.code,
-                "class": type(reported).__name__,
-                "message": reported.message,
-                "hint": hint,
-                "exit_code": reported.exit_code,
-                **({"details": details} if details else {}),
-            }
-        )
+        document = {
+            "code": reported.code,
+            "class": type(reported).__name__,
+            "message": reported.message,
+            "hint": hint,
+            "exit_code": reported.exit_code,
+        }
+        if details:
+            document["details"] = details
         findings = reported.report if isinstance(reported, errors.VerificationError) else {}
         with contextlib.suppress(errors.StorageError):  # Then the lines below are all that is left.
-            print_json({**findings, "error": document})
+            print_json({**findings, "error": without_secrets(document)})
             return reported.exit_code
-    is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
-    lines = [f"{red}rollout: error:{plain} {one_line(reported.message)} {dim}[{reported.code}]{plain}"]
-    lines += [f"  hint: {one_line(hint)}"] if hint else []
-    lines += ["", dim + printable(details.rstrip("\n"), keep="\n") + plain] if details else []
-    print_message("\n".join(lines))
+    red = dim = plain = ""
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        red = "\x1b[1;31m"
+        dim = "\x1b[2m"
+        plain = "\x1b[0m"
+    message = f"{red}rollout: error:{plain} {one_line(reported.message)} {dim}[{reported.code}]{plain}"
+    if hint:
+        message += f"\n  hint: {one_line(hint)}"
+    if details:
+        details = printable(details.rstrip("\n"), keep="\n")
+        message += f"\n\n{dim}{details}{plain}"
+    print_message(message)
     return reported.exit_code
 
 
@@ -199,17 +207,17 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
         return errors.UsageError(error.format_message(), code="command-line", hint=f"see: {command} --help")
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return errors.InterruptedRunError("interrupted before anything was written")
-    is_said = any(words in first_line(error) for words in _OUT_OF_MEMORY)
-    if is_said or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+    has_words = any(words in first_line(error) for words in _OUT_OF_MEMORY)
+    if has_words or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return errors.WorkerError(
             f"out of memory: {first_line(error)}",
             code="process-out-of-memory",
             hint="run fewer workers, or fewer environments in each",
         )
     if isinstance(error, OSError):
-        where = f": {error.filename}" if error.filename else ""
+        place = f": {error.filename}" if error.filename else ""
         return errors.StorageError(
-            f"the system refused an operation: {error.strerror or error}{where}",
+            f"the system refused an operation: {error.strerror or error}{place}",
             code="system-refused",
             hint="--verbose shows where",
         )

@@ -56,12 +56,8 @@ def export(
     """Write a dataset in the format of another tool."""
     example = "{set=flatten=true}"
     options: dict[str, Any] = dict(keyword(text, "--set", example=example) for text in set or ())
-    if taken := options.keys() & {
-        "dataset",
-        "format",
-        "path",
-        "verify",
-    }:  # What `export` itself is called with.
+    # What `export` itself is called with.
+    if taken := options.keys() & {"dataset", "format", "path", "verify"}:
         raise UsageError(
             f"{to} has no option {min(taken)!r}", code="format-option", hint=f"for example: {example}"
         )
@@ -73,8 +69,9 @@ def export(
         "steps": f"{summary.steps:,}",
     }
     show(asdict(summary), rows, as_json=json, quiet=quiet, path=summary.path)
-    for loss in () if json or quiet else summary.losses:
-        print_message(f"not in {summary.format}: {loss}")
+    if not (json or quiet):
+        for loss in summary.losses:
+            print_message(f"not in {summary.format}: {loss}")
 
 
 def card(

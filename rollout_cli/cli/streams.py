@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 from rollout_cli.errors import StorageError
 
-STDOUT, STDERR = 1, 2
+STDOUT = 1
+STDERR = 2
 _PATIENCE_MS = 2_000
 WITH_ASCII = "rollout-ascii"
 """The error handler of codecs by which streams encode."""
@@ -56,9 +57,11 @@ class MessageStream(io.TextIOBase):
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._patience = stream, _PATIENCE_MS
+        self._stream = stream
+        self._patience = _PATIENCE_MS
         # A terminal and its size are asked for by these.
-        self.fileno, self.isatty = stream.fileno, stream.isatty  # type: ignore[method-assign]
+        self.fileno = stream.fileno  # type: ignore[method-assign]
+        self.isatty = stream.isatty  # type: ignore[method-assign]
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

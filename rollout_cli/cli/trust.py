@@ -56,19 +56,22 @@ def verify(
             report=report.document(),
         )
     facts = report.document()
-    part = "metadata and footers" if report.quick else "everything"
-    # A run that is collecting goes on, or was killed.
-    verified = f"{part} so far" if facts["status"] == "collecting" else part
+    verified = "metadata and footers" if report.quick else "everything"
+    if facts["status"] == "collecting":  # The run goes on, or was killed.
+        verified += " so far"
     rows = {
         "dataset": report.path,
         "verified": verified,
         "status": facts["status"],
-        **{name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")},
+        "episodes": f"{facts['episodes']:,}",
+        "steps": f"{facts['steps']:,}",
+        "files": f"{facts['files']:,}",
         "notes": f"{facts['n_notes']:,}",
     }
     show(facts, rows, as_json=json, quiet=quiet)
-    for line in () if json or quiet else first_of(report.notes):
-        print_message(f"note: {printable(line)}")
+    if not (json or quiet):
+        for line in first_of(report.notes):
+            print_message(f"note: {printable(line)}")
 
 
 def repair(
@@ -81,9 +84,10 @@ def repair(
     from rollout_cli.dataset.repair import repair_dataset  # noqa: PLC0415 - it loads pyarrow
 
     report = repair_dataset(folder, dry_run=dry_run)
+    done = "not done (--dry-run)" if dry_run else "done"
     rows = {
         "dataset": report.path,
-        "repair": "nothing to do" if not report.changed else "not done (--dry-run)" if dry_run else "done",
+        "repair": done if report.changed else "nothing to do",
         "status": report.status,
         "episodes": f"{report.episodes:,} stay, {report.dropped_episodes:,} do not",
         "steps": f"{report.steps:,}",
@@ -121,16 +125,24 @@ def replay(
     from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - it loads numpy and pyarrow
 
     wanted = _wanted(episode, episodes, all_=all_)
-    texts = {"env_kwargs": env_kwargs or [], "policy_kwargs": policy_kwargs or []}
-    kwargs = {name: OPTIONS[name].read(text, OPTIONS[name].flag, text=True) for name, text in texts.items()}
+    env_arguments = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
+    policy_arguments = OPTIONS["policy_kwargs"].read(policy_kwargs or [], "--policy-kwargs", text=True)
     dataset = rollout_cli.load(folder)
     places = places_of(dataset, folder, wanted)
     with user_output_on_stderr():
-        replayed, notices = run_again(dataset, places, policy=policy, trust=trust, **kwargs)
+        replayed, notices = run_again(
+            dataset,
+            places,
+            policy=policy,
+            trust=trust,
+            env_kwargs=env_arguments,
+            policy_kwargs=policy_arguments,
+        )
     if wanted is not None and len(places) < len(wanted):
         notices = [f"there are {len(places):,} of the {len(wanted):,} episodes that were named", *notices]
-    for notice in () if quiet else notices:
-        print_message(f"notice: {printable(notice)}")
+    if not quiet:
+        for notice in notices:
+            print_message(f"notice: {printable(notice)}")
     different = [(rerun, rerun.difference) for rerun in replayed if rerun.difference]
     document = {
         "path": str(folder),
@@ -141,17 +153,22 @@ def replay(
     }
     if different:
         raise _not_as_stored(folder, different, document)
-    rows = {"episode": _title(replayed[0])} if len(replayed) == 1 else {"episodes": f"{len(replayed):,}"}
-    show(document, {"dataset": folder, **rows, "replayed": "identical"}, as_json=json, quiet=quiet)
+    rows: dict[str, object] = {"dataset": folder}
+    if len(replayed) == 1:
+        rows["episode"] = _title(replayed[0])
+    else:
+        rows["episodes"] = f"{len(replayed):,}"
+    show(document, rows | {"replayed": "identical"}, as_json=json, quiet=quiet)
 
 
 def _wanted(episode: int | None, episodes: str | None, *, all_: bool) -> range | None:
     """Return the ids that the options name; None for all of them."""
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - as above
 
-    if (n_given := (episode is not None) + (episodes is not None) + all_) != 1:
+    choices = [episode is not None, episodes is not None, all_]
+    if choices.count(True) != 1:
         raise UsageError(
-            "these options exclude each other" if n_given else "say which episodes to replay",
+            "these options exclude each other" if any(choices) else "say which episodes to replay",
             code="episodes-option",
             hint="give one of: --episode ID, {episodes=A:B}, --all",
         )
@@ -177,12 +194,12 @@ def _not_as_stored(
     from rollout_cli.run.compare import advice  # noqa: PLC0415 - as above
 
     first, difference = different[0]
-    which = f"episode {first.facts['episode_id']} of {folder}"
+    subject = f"episode {first.facts['episode_id']} of {folder}"
     if document["replayed"] > 1:
-        which = f"{len(different):,} of {document['replayed']:,} episodes differ; the first, {which},"
-    lines = [f"episode {_title(rerun)}: {other}" for rerun, other in different]
+        subject = f"{len(different):,} of {document['replayed']:,} episodes differ; the first, {subject},"
+    lines = [f"episode {_title(rerun)}: {changed}" for rerun, changed in different]
     return VerificationError(
-        f"{which} is not as stored: {difference}",
+        f"{subject} is not as stored: {difference}",
         code="data-not-repeated",
         hint="; ".join(document["notices"])
         or f"the episode depends on more than its seeds: {advice(difference)}",
@@ -192,8 +209,9 @@ def _not_as_stored(
 
 
 def _title(rerun: Replayed) -> str:
-    number, seed, steps = (rerun.facts[name] for name in ("episode_number", "seed", "steps"))
-    return f"{rerun.facts['episode_id']} (number {number}, seed {seed}, {counted(steps, 'step')})"
+    facts = rerun.facts
+    steps = counted(facts["steps"], "step")
+    return f"{facts['episode_id']} (number {facts['episode_number']}, seed {facts['seed']}, {steps})"
 
 
 def diff(
@@ -208,7 +226,7 @@ def diff(
 
     first = rollout_cli.load(folder)
     first_place = compare(first, rollout_cli.load(other))
-    paths = {"path": str(folder), "other": str(other), "identical": first_place is None}
+    document = {"path": str(folder), "other": str(other), "identical": first_place is None}
     if first_place is not None:
         episode, difference = first_place
         place = difference.field if episode is None else f"{difference.place} of episode {episode}"
@@ -216,7 +234,7 @@ def diff(
         raise VerificationError(
             f"{folder} and {other} differ first in {place}: {ours} and {theirs}",
             code="datasets-differ",
-            report={**paths, "episode": episode, "difference": asdict(difference)},
+            report={**document, "episode": episode, "difference": asdict(difference)},
         )
     rows = {"dataset": folder, "other": other, "episodes": f"{len(first):,}", "compared": "identical"}
-    show({**paths, "episodes": len(first)}, rows, as_json=json, quiet=quiet)
+    show({**document, "episodes": len(first)}, rows, as_json=json, quiet=quiet)

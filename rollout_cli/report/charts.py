@@ -29,10 +29,13 @@ from rollout_cli.report.identity import spread
 PLOTS = ("returns", "lengths", "over-time", "actions", "observations")
 """What `rollout plot` shows."""
 
-_BARS, _GROUPS, _MOST_PROFILES = 16, 16, 64
-
-_MOST_STEPS, _MOST_BYTES, _MOST_VALUES = 200_000, 64 << 20, 1 << 20
-"""How much of a dataset, and of a column, is looked at."""
+_BARS = 16
+_GROUPS = 16
+_MOST_PROFILES = 64
+# How much of a dataset, and of a column, is read.
+_MOST_STEPS = 200_000
+_MOST_BYTES = 64 << 20
+_MOST_VALUES = 1 << 20
 _BINS = 24
 _WHOLE = 2.0**52  # From here on all floats are whole, and not all whole numbers and halves are floats.
 _LEAST_SHARE = 0.0005  # Smaller ones would read as 0.0 %.
@@ -75,12 +78,13 @@ class Dimension:
     def remarks(self) -> list[str]:
         """What is unusual about it, in words."""
         shares = {"at a bound": self.at_bound, "not finite": self.not_finite, "missing": self.missing}
-        words = [
-            f"{f'{share:.1%}' if share >= _LEAST_SHARE else 'some'} {what}"
-            for what, share in shares.items()
-            if share
-        ]
-        return [*["constant"] * (self.low == self.high), *words]
+        remarks = ["constant"] if self.low == self.high else []
+        for name, share in shares.items():
+            if share >= _LEAST_SHARE:
+                remarks.append(f"{share:.1%} {name}")
+            elif share:
+                remarks.append(f"some {name}")
+        return remarks
 
 
 def some_steps(dataset: Dataset) -> pa.Table:
@@ -123,7 +127,8 @@ def dimensions(dataset: Dataset, table: pa.Table, *prefixes: str) -> Iterator[Di
 
     `table` has the rows of `data` that are looked at.
     """
-    (stats, _), features = stats_of(dataset), dataset.info["features"]
+    stats, _ = stats_of(dataset)
+    features = dataset.info["features"]
     for name in table.column_names:
         if name.startswith(prefixes) and (name == "reward" or features[name]["kind"] != "fact"):
             yield from _of_column(dataset, table, name, stats.get(name, {}))
@@ -136,20 +141,23 @@ def _of_column(dataset: Dataset, table: pa.Table, name: str, stats: Record) -> I
     if values.dtype == object:
         yield Dimension(name, missing=missing, text=_frequent(values.tolist()))
         return
-    exact = [np.asarray(stats.get(key, math.nan), float) for key in _STATS.values()]
-    # Images, and arrays of infos that differ in shape, have no statistics of each number.
-    shape = exact[0].shape if exact[0].shape == values.shape[1:] else ()
+    exact = np.array([stats.get(key, math.nan) for key in _STATS.values()], float)
+    shape = values.shape[1:]
+    if exact.shape[1:] != shape:
+        shape = ()  # Images, and arrays of infos that differ in shape, have no statistics of each number.
     numbers = values.reshape(-1, math.prod(shape))
     if values.size >= 2 * _MOST_VALUES:  # By chance: every third number of images would be of one colour.
         size = _MOST_VALUES // numbers.shape[1]
         numbers = numbers[np.random.default_rng(0).integers(len(numbers), size=size)]
-    bounds = (None if column is None else column.leaf.bounds) or (math.nan, math.nan)
-    lows, highs = (np.broadcast_to(bound if shape else np.min(bound), shape) for bound in bounds)
+    space = np.full((2, *shape), math.nan)
+    if column is not None and column.leaf.bounds:
+        space[:] = column.leaf.bounds if shape else [*map(np.min, column.leaf.bounds)]
+    space += 0.0  # No -0.
     for at, index in enumerate(np.ndindex(shape)):
-        low, high = (float(bound[index]) + 0.0 for bound in (lows, highs))  # No -0.
+        low, high = space[:, *index].tolist()
         facts: dict[str, Any] = _observed(numbers[:, at], low, high) | {"missing": missing}
-        if exact[0].shape == shape:
-            facts |= {key: float(field[index]) for key, field in zip(_STATS, exact, strict=True)}
+        if exact.shape[1:] == shape:
+            facts |= zip(_STATS, exact[:, *index].tolist(), strict=True)
         indices = f"[{', '.join(map(str, index))}]" if index else ""
         yield Dimension(name + indices, (low, high), **facts)
 
@@ -159,11 +167,13 @@ def _observed(values: Array, low: float, high: float) -> dict[str, Any]:
     finite = values[np.isfinite(values)].astype(np.float64)
     if not len(finite):
         return {"not_finite": float(len(values) > 0)}
+    at_bound = 0.0
     # Of a few whole numbers, such as those of Discrete spaces, the first and the last are values like others.
-    is_bounded = values.dtype.kind == "f" or high - low >= _BINS
+    if values.dtype.kind == "f" or high - low >= _BINS:
+        at_bound = float(((finite == low) | (finite == high)).mean())
     counts, edges = np.histogram(finite, bins_of(finite))
     return {
-        "at_bound": float((is_bounded & ((finite == low) | (finite == high))).mean()),
+        "at_bound": at_bound,
         "not_finite": 1 - len(finite) / len(values),
         "edges": tuple(edges.tolist()),
         "counts": tuple(counts.tolist()),
@@ -172,7 +182,8 @@ def _observed(values: Array, low: float, high: float) -> dict[str, Any]:
 
 def bins_of(values: Array, most: int = _BINS) -> Array:
     """Return the edges of bins for finite numbers, float64 (n + 1,): few integers have a bin each."""
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     if max(abs(low), abs(high)) < _WHOLE and np.array_equal(values, np.floor(values)):
         # The width is a whole number, or some bins would hold one number more than others.
         width = math.ceil((high - low + 1) / most)
@@ -192,8 +203,11 @@ def are_halves(edges: Sequence[float] | Array) -> bool:
 
 
 def _frequent(texts: list[Any]) -> str:
-    text, count = next(iter(Counter(map(str, texts)).most_common(1)), ("", 0))
-    return f"{len(set(map(str, texts))):,} different, {count:,} times {text[:60]!r}" if count else "no value"
+    counts = Counter(map(str, texts))
+    if not counts:
+        return "no value"
+    [(text, count)] = counts.most_common(1)
+    return f"{len(counts):,} different, {count:,} times {text[:60]!r}"
 
 
 # Charts.
@@ -231,7 +245,8 @@ class Ranges(Titled):
     def heights(self) -> Array:
         """The percentiles, from 0 for the least of them to 1 for the greatest."""
         halves: Array = self.percentiles / 2  # The difference may be more than a float can say.
-        low, high = float(halves.min()), float(halves.max())
+        low = float(halves.min())
+        high = float(halves.max())
         return np.asarray((halves - low) / ((high - low) or 1))
 
 
@@ -245,76 +260,89 @@ class Profiles(Titled):
 Chart = Bars | Ranges | Profiles
 
 
-def chart_of(dataset: Dataset, what: str) -> Chart:
+def chart_of(dataset: Dataset, plot: str) -> Chart:
     """Return one of `PLOTS`.
 
     Raises:
         UsageError: If there is no such plot, or no episode.
     """
-    if what not in PLOTS:
+    if plot not in PLOTS:
         raise UsageError(
-            f"there is no plot {what!r}", code="plot-unknown", hint=f"the plots are: {', '.join(PLOTS)}"
+            f"there is no plot {plot!r}", code="plot-unknown", hint=f"the plots are: {', '.join(PLOTS)}"
         )
     if not len(dataset):
         raise UsageError("there is no episode to plot", code="no-episode", hint="choose another dataset")
-    if what == "over-time":
+    if plot == "over-time":
         return over_time(dataset)
-    if what in ("returns", "lengths"):
-        return histogram(what, dataset.rows.column(what[:-1]))
-    return _column_chart(dataset, what[:-1])
+    if plot in ("returns", "lengths"):
+        return histogram(plot, dataset.rows.column(plot[:-1]))
+    return _column_chart(dataset, plot[:-1])
 
 
-def histogram(what: str, values: Array) -> Bars:
+def histogram(name: str, values: Array) -> Bars:
     """Return the histogram of the finite `returns` or `lengths` of episodes."""
-    title, unit = f"{what} of {len(values):,} episodes", "length (steps)" if what == "lengths" else "return"
+    title = f"{name} of {len(values):,} episodes"
     finite = values[np.isfinite(values)]
     if not len(finite):
         return Bars(title, "no finite value", [], [])
     counts, edges = np.histogram(finite, bins_of(finite, min(_BARS, 3 + 2 * math.isqrt(len(finite)))))
-    others = len(values) - len(finite)
-    note = spread(finite) + (f"; {others:,} are not finite" if others else "")
+    note = spread(finite)
+    if len(finite) < len(values):
+        note += f"; {len(values) - len(finite):,} are not finite"
+    unit = "length (steps)" if name == "lengths" else "return"
     return Bars(title, note, bin_labels(edges), counts.tolist(), edges.tolist(), x=unit)
 
 
 def bin_labels(edges: Sequence[float] | Array) -> list[str]:
     """Return the names of bins, as `bins_of` makes them, in as many digits as tell them apart."""
-    pairs = list(pairwise(edges))
     if are_halves(edges):
-        ends = [(f"{low + 0.5:.0f}", f"{high - 0.5:.0f}") for low, high in pairs]
-        return [low if low == high else f"{low} to {high}" for low, high in ends]
-    digits = next(n for n in range(4, 18) if len({f"{edge:.{n}g}" for edge in edges}) == len(edges))
-    texts = [f"{edge:.{digits}g}" for edge in edges]
-    return [f"{low} to {high}" for low, high in pairwise(texts)]
+        labels = []
+        for low, high in pairwise(edges):
+            label = f"{low + 0.5:.0f}"
+            if high - low > 1:
+                label += f" to {high - 0.5:.0f}"
+            labels.append(label)
+        return labels
+    for digits in range(4, 18):
+        ends = [f"{edge:.{digits}g}" for edge in edges]
+        if len({*ends}) == len(ends):
+            break
+    return [f"{first} to {last}" for first, last in pairwise(ends)]
 
 
 def over_time(dataset: Dataset) -> Ranges:
     """Return how the returns go over the run: its episodes in their order, in groups of equal size."""
-    groups = np.array_split(np.arange(len(dataset)), min(_GROUPS, len(dataset)))
-    named = {
-        f"{group[0]:,} to {group[-1]:,}" if len(group) > 1 else f"{group[0]:,}": group for group in groups
-    }
-    return _ranges(dataset, "returns over the run", named, ordered=True)
+    groups = {}
+    for group in np.array_split(np.arange(len(dataset)), min(_GROUPS, len(dataset))):
+        label = f"{group[0]:,}"
+        if len(group) > 1:
+            label += f" to {group[-1]:,}"
+        groups[label] = group
+    return _ranges(dataset, "returns over the run", groups, ordered=True)
 
 
 def by_worker(dataset: Dataset) -> Ranges:
     """Return the returns of the episodes of each worker, of the first ones where there are many."""
     workers = dataset.rows.column("worker")
-    named = {str(number): np.flatnonzero(workers == number) for number in np.unique(workers)[:_GROUPS]}
-    return _ranges(dataset, "returns by worker", named, ordered=False)
+    groups = {str(number): np.flatnonzero(workers == number) for number in np.unique(workers)[:_GROUPS]}
+    return _ranges(dataset, "returns by worker", groups, ordered=False)
 
 
 def _ranges(dataset: Dataset, title: str, groups: Mapping[str, Array], *, ordered: bool) -> Ranges:
     returns = dataset.rows.column("return")
-    finite = {name: returns[group][np.isfinite(returns[group])] for name, group in groups.items()}
-    percentiles = {
-        name: 2 * np.percentile(values / 2, [10, 50, 90]) for name, values in finite.items() if len(values)
-    }
+    percentiles = {}
+    places = []
+    for label, group in groups.items():
+        values = returns[group]
+        finite = values[np.isfinite(values)]
+        if len(finite):
+            percentiles[label] = 2 * np.percentile(finite / 2, [10, 50, 90])
+            places.append(float(group.mean()))
     x = "episode" if ordered else "worker"
     note = f"by {x}: median, and from the 10th to the 90th percentile"
-    n_left_out = len(groups) - len(percentiles)
-    note += f"; {n_left_out:,} without a finite return" if n_left_out else ""
+    if len(percentiles) < len(groups):
+        note += f"; {len(groups) - len(percentiles):,} without a finite return"
     rows = np.array([*percentiles.values()]).reshape(-1, 3)
-    places = [float(groups[name].mean()) for name in percentiles]
     return Ranges(title, note, [*percentiles], rows, ordered, places, x=x, y="return")
 
 
@@ -332,8 +360,7 @@ def _column_chart(dataset: Dataset, prefix: str) -> Chart:
     if len(rows) == 1 and first.counts and first.edges[0] % 1 and first.edges[1] - first.edges[0] == 1:
         note = f"mean {first.mean:.6g}, std {first.std:.6g}"
         return Bars(title, note, bin_labels(first.edges), first.counts, first.edges, x=first.name, y="steps")
-    others = len(rows) - _MOST_PROFILES
-    note = "least value, histogram, greatest value" + (
-        f"; {others:,} more are not shown" if others > 0 else ""
-    )
+    note = "least value, histogram, greatest value"
+    if len(rows) > _MOST_PROFILES:
+        note += f"; {len(rows) - _MOST_PROFILES:,} more are not shown"
     return Profiles(title, note, rows[:_MOST_PROFILES])

@@ -15,7 +15,9 @@ from rollout_cli.loading import needing
 from rollout_cli.report.charts import Bars, Chart, Profiles, Ranges, are_halves
 
 SUFFIXES = (".png", ".svg")
-_COLOUR, _COLUMNS, _DOTS = "#3b6fb6", 3, 144
+_COLOUR = "#3b6fb6"
+_COLUMNS = 3
+_DOTS = 144
 
 
 def write_figure(chart: Chart, path: Path) -> None:
@@ -41,11 +43,11 @@ def drawn(chart: Chart, suffix: str) -> bytes:
     with needing("matplotlib"):
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional package
 
-    n_rows = -(-len(chart.rows) // _COLUMNS) if isinstance(chart, Profiles) else 1
-    height = 1.0 + 1.3 * n_rows if isinstance(chart, Profiles) else 4.0
-    figure: Any = Figure(figsize=(8, height), dpi=_DOTS, layout="constrained")
+    figure: Any = Figure(figsize=(8, 4), dpi=_DOTS, layout="constrained")
     figure.suptitle(chart.title)
     if isinstance(chart, Profiles):
+        n_rows = -(-len(chart.rows) // _COLUMNS)
+        figure.set_figheight(1.0 + 1.3 * n_rows)
         _profiles(figure.subplots(n_rows, _COLUMNS, squeeze=False).flat, chart)
     else:
         _panel(figure.subplots(), chart)

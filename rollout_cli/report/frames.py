@@ -24,7 +24,10 @@ SUFFIXES = (".gif", ".mp4", "")
 
 _LEAST_SIDE = 16  # A smaller grid, such as MiniGrid's, holds codes and no colours.
 _CHANNELS = (1, 3, 4)
-_MATRIX, _CUBE, _STACK = 2, 3, 4  # Numbers of dimensions.
+# Numbers of dimensions.
+_MATRIX = 2
+_CUBE = 3
+_STACK = 4
 
 
 def image_column(dataset: Dataset) -> SpaceColumn | None:
@@ -48,8 +51,9 @@ def as_frame(image: Array) -> Array:
         image = image.transpose(1, 2, 0) if image.shape[0] in (1, 3) else image[-1]
     if image.ndim == _MATRIX:
         image = image[..., None]
-    colours = image[..., :3] if image.shape[-1] >= _CUBE else np.repeat(image[..., :1], 3, axis=-1)
-    return np.ascontiguousarray(colours, np.uint8)
+    if image.shape[-1] < 3:  # noqa: PLR2004 - gray, which has no colors
+        image = np.repeat(image[..., :1], 3, axis=-1)
+    return np.ascontiguousarray(image[..., :3], np.uint8)
 
 
 def png(frame: Array) -> bytes:

@@ -18,17 +18,23 @@ _VARIED = ("observation", "action", "next_observation")
 _INFOS = ("env_info.", "agent_info.", "episode_info.")
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _FIRST_VERSIONS = ("python", "rollout-collect", "gymnasium", "numpy")
-_COMMON = {"platform", "pyarrow", "cloudpickle", "farama-notifications", "setproctitle", "setuptools"}
-_UNNAMED = _COMMON | {"typing-extensions"}
+_UNNAMED = {
+    *("platform", "pyarrow", "cloudpickle", "farama-notifications"),
+    *("setproctitle", "setuptools", "typing-extensions"),
+}
 """Versions that say nothing about the environment or the policy."""
-_MOST_SOURCES, _MOST_NAMES, _MOST_VERSIONS, _HASH, _COMMIT = 4, 8, 10, 12, 12
+_MOST_SOURCES = 4
+_MOST_NAMES = 8
+_MOST_VERSIONS = 10
+_HASH = 12  # Characters of a hash, or of a commit.
 
 
 def facts_of(dataset: Dataset) -> dict[str, Any]:
     """Return info.json; the totals of a run that goes on or was killed are counted from its commits."""
     facts = dict(dataset.info)
     if facts["status"] == "collecting":
-        data, episodes = (table_files(dataset.path / name).values() for name in ("data", "meta/episodes"))
+        data = table_files(dataset.path / "data").values()
+        episodes = table_files(dataset.path / "meta/episodes").values()
         n_bytes = sum(path.stat().st_size for path in (*data, *episodes))
         steps = int(dataset.rows.column("length").sum())
         facts |= {"episodes": len(dataset), "steps": steps, "bytes": n_bytes, "segments": len(data)}
@@ -37,23 +43,27 @@ def facts_of(dataset: Dataset) -> dict[str, Any]:
 
 def identity(dataset: Dataset, facts: Record) -> dict[str, str]:
     """Return the rows that say what a dataset is; `facts` are those of `facts_of`."""
-    rows, sources, times = {"status": facts["status"]}, facts["sources"], facts["times"]
+    rows = {"status": facts["status"]}
+    sources = facts["sources"]
     for number, source in enumerate(sources[:_MOST_SOURCES]):
         place = f" of source {number}" if len(sources) > 1 else ""
-        rows |= {f"{name}{place}": value for name, value in _source_rows(source).items()}
+        for name, value in _source_rows(source).items():
+            rows[name + place] = value
     if len(sources) > _MOST_SOURCES:
         rows["more sources"] = f"{len(sources) - _MOST_SOURCES:,}"
     if facts["derived"]:
         rows["made by"] = ", then ".join(str(step.get("operation")) for step in facts["derived"])
-    ended = (
-        f"to {_minute(times['ended'])}" if times.get("ended") else "on, by a run that goes on or was killed"
-    )
+    times = facts["times"]
+    ended = "on, by a run that goes on or was killed"
+    if times.get("ended"):
+        ended = f"to {_minute(times['ended'])}"
     rows["collected"] = f"{_minute(times.get('started'))} {ended}"
     rows |= {"episodes": f"{facts['episodes']:,}", "steps": f"{facts['steps']:,}"}
     if skipped := skipped_text(facts):
         rows["skipped"] = skipped
     if len(dataset):
-        rows |= {name: spread(dataset.rows.column(name)) for name in ("return", "length")}
+        for name in ("return", "length"):
+            rows[name] = spread(dataset.rows.column(name))
         rows["ends"] = ", ".join(f"{count:,} {end}" for end, count in ends(dataset).items() if count)
     files = f"{facts['segments']:,} data file{'' if facts['segments'] == 1 else 's'}"
     rows["size"] = f"{sized(facts['bytes'])} in {files}"
@@ -62,37 +72,44 @@ def identity(dataset: Dataset, facts: Record) -> dict[str, str]:
 
 def _source_rows(source: Record) -> dict[str, str]:
     """Return what is known of one run; a writer that was used without `collect` may have recorded little."""
-    env, policy = source.get("env_source", {}), source.get("policy", {})
+    env = source.get("env_source", {})
     wrappers = [f"{entry['spec']}{_arguments(entry['kwargs'])}" for entry in env.get("wrappers", ())]
     arguments = _arguments(source.get("env", {}).get("kwargs", {}))
     pinned = [f"{file['path']} {str(file['sha256'])[:_HASH]}" for file in source.get("files", ())]
-    stopped_by, acceptance = (source.get(name) for name in ("stopped_by", "acceptance"))
-    git = source.get("git") or {"commit": ""}
+    collector = source.get("collector", {})
     rows = {
         "environment": f"{env.get('spec', _NOT_RECORDED)} {arguments}".rstrip(),
         "wrappers": ", ".join(wrappers),
-        "policy": str(policy.get("spec", _NOT_RECORDED)),
+        "policy": str(source.get("policy", {}).get("spec", _NOT_RECORDED)),
         "files": _some(pinned, _MOST_NAMES),
         "root seed": str(source["root_seed"]),
         "reproducible": described(source.get("reproducible", {})),
-        "stopped by": f"--{stopped_by.replace('_', '-')}" if stopped_by else "",
-        "kept": f"{acceptance_text(acceptance)}: {source['collector']['keep']}" if acceptance else "",
-        "workers": _workers(source.get("collector", {})),
-        "commit": f"{git['commit'][:_COMMIT]}{' and uncommitted changes' if git.get('dirty') else ''}",
-        "versions": _versions(source.get("versions", {})),
     }
+    if stopped_by := source.get("stopped_by"):
+        rows["stopped by"] = f"--{stopped_by.replace('_', '-')}"
+    if acceptance := source.get("acceptance"):
+        rows["kept"] = f"{acceptance_text(acceptance)}: {collector['keep']}"
+    rows["workers"] = _workers(collector)
+    if git := source.get("git"):
+        rows["commit"] = git["commit"][:_HASH]
+        if git.get("dirty"):
+            rows["commit"] += " and uncommitted changes"
+    rows["versions"] = _versions(source.get("versions", {}))
     return {name: text for name, text in rows.items() if text}
 
 
 def _workers(options: Record) -> str:
-    rows = options.get("envs_per_worker") or 1
-    each = f", {rows} environments each" if rows > 1 else ""
-    return f"{options['workers']} ({options.get('sampler')}{each})" if options.get("workers") else ""
+    if not options.get("workers"):
+        return ""
+    n_envs = options.get("envs_per_worker") or 1
+    envs = f", {n_envs} environments each" if n_envs > 1 else ""
+    return f"{options['workers']} ({options.get('sampler')}{envs})"
 
 
 def _versions(versions: Mapping[str, str]) -> str:
-    names = [*_FIRST_VERSIONS, *(name for name in versions if name not in {*_FIRST_VERSIONS, *_UNNAMED})]
-    return _some([f"{name} {versions[name]}" for name in names if name in versions], _MOST_VERSIONS)
+    names = dict.fromkeys([*_FIRST_VERSIONS, *versions])
+    shown = [f"{name} {versions[name]}" for name in names if name in versions and name not in _UNNAMED]
+    return _some(shown, _MOST_VERSIONS)
 
 
 def _columns(facts: Record) -> dict[str, str]:
@@ -116,12 +133,16 @@ def _typed(feature: Record) -> str:
 
 
 def _arguments(kwargs: Record) -> str:
-    return f"({', '.join(f'{name}={value}' for name, value in kwargs.items())})" if kwargs else ""
+    if not kwargs:
+        return ""
+    return f"({', '.join(f'{name}={value}' for name, value in kwargs.items())})"
 
 
 def _some(texts: Sequence[str], most: int) -> str:
-    more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
-    return ", ".join([*texts[:most], *more])
+    shown = [*texts[:most]]
+    if len(texts) > most:
+        shown.append(f"and {len(texts) - most:,} more")
+    return ", ".join(shown)
 
 
 def _minute(time: str | None) -> str:
@@ -131,7 +152,8 @@ def _minute(time: str | None) -> str:
 
 def ends(dataset: Dataset) -> dict[str, int]:
     """Return how many episodes ended in each way."""
-    terminated, truncated = (dataset.rows.column(name) for name in ("terminated", "truncated"))
+    terminated = dataset.rows.column("terminated")
+    truncated = dataset.rows.column("truncated")
     return {
         "terminated": int((terminated & ~truncated).sum()),
         "truncated": int((truncated & ~terminated).sum()),
@@ -141,8 +163,7 @@ def ends(dataset: Dataset) -> dict[str, int]:
 
 def end_of(episode: Record) -> str:
     """Return how one episode ended, from its row of `meta/episodes`."""
-    named = [name for name in ("terminated", "truncated") if episode[name]]
-    return " and ".join(named) or "unfinished"
+    return " and ".join(filter(episode.get, ("terminated", "truncated"))) or "unfinished"
 
 
 @np.errstate(all="ignore")  # Returns may be infinite.

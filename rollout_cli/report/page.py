@@ -36,8 +36,10 @@ from rollout_cli.report.svg import tag
 from rollout_cli.untrusted import printable, shell_word
 
 _MOST_ROWS = 300
-_FRAMES, _FRAME_SIDE = 8, 96
-_POINTS, _SERIES = 240, 8
+_FRAMES = 8
+_FRAME_SIDE = 96
+_POINTS = 240
+_SERIES = 8
 
 
 def write_report(dataset: Dataset, path: Path) -> int:
@@ -67,18 +69,19 @@ def page(dataset: Dataset) -> str:
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"{tag('title', _safe(title))}{tag('style', _STYLE)}"
     )
-    parts = [
+    main = tag(
+        "main",
         tag("h1", _safe(title)),
         _totals(dataset, facts),
         *_episode_charts(dataset),
         *_column_tables(dataset),
         *_episodes(dataset),
         *_anomalies(facts),
-        tag("h2", "How it was made") + _pairs(identity(dataset, facts)),
+        tag("h2", "How it was made"),
+        _pairs(identity(dataset, facts)),
         *_loading(dataset),
-    ]
-    body = tag("body", tag("main", "".join(parts)))
-    return f'<!doctype html><html lang="en"><head>{head}</head>{body}</html>\n'
+    )
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{main}</body></html>\n'
 
 
 def _safe(text: object) -> str:
@@ -86,40 +89,43 @@ def _safe(text: object) -> str:
 
 
 def _totals(dataset: Dataset, facts: Record) -> str:
-    returns, lengths = (dataset.rows.column(name) for name in ("return", "length"))
+    lengths = dataset.rows.column("length")
     tiles = {
         "episodes": f"{len(dataset):,}",
         "steps": f"{int(lengths.sum()):,}",
-        "mean return": f"{figures(returns)['mean']:.5g}",
+        "mean return": f"{figures(dataset.rows.column('return'))['mean']:.5g}",
         "mean length": f"{figures(lengths)['mean']:.5g}",
         "size": sized(facts["bytes"]),
         "status": str(facts["status"]),
     }
-    shown = (tag("div", tag("dt", _safe(name)) + tag("dd", _safe(value))) for name, value in tiles.items())
-    return tag("dl", "".join(shown), class_="tiles")
+    shown = (tag("div", tag("dt", _safe(name)), tag("dd", _safe(value))) for name, value in tiles.items())
+    return tag("dl", *shown, class_="tiles")
 
 
 def _pairs(rows: Mapping[str, object]) -> str:
-    body = "".join(
-        tag("tr", tag("th", _safe(name), scope="row") + tag("td", _safe(value)))
+    body = (
+        tag("tr", tag("th", _safe(name), scope="row"), tag("td", _safe(value)))
         for name, value in rows.items()
     )
-    return tag("table", body, class_="pairs")
+    return tag("table", *body, class_="pairs")
 
 
 def _episode_charts(dataset: Dataset) -> Iterator[str]:
     counts = {end: count for end, count in ends(dataset).items() if count}
     ended = Bars("how episodes end", "", [*counts], [*counts.values()])
-    spreads = [histogram(f"{name}s", dataset.rows.column(name)) for name in ("return", "length")]
-    drawn: list[tuple[Bars | Ranges, str]] = [
-        *((chart, svg.bars(chart)) for chart in (*spreads, ended)),
-        *((chart, svg.ranges(chart)) for chart in (over_time(dataset), by_worker(dataset))),
-    ]
-    figures = (
-        tag("figure", tag("figcaption", tag("b", _safe(chart.title)) + " " + _safe(chart.note)) + picture)
-        for chart, picture in drawn
+    charts: tuple[Bars | Ranges, ...] = (
+        histogram("returns", dataset.rows.column("return")),
+        histogram("lengths", dataset.rows.column("length")),
+        ended,
+        over_time(dataset),
+        by_worker(dataset),
     )
-    yield tag("h2", "Episodes") + tag("div", "".join(figures), class_="figures")
+    yield tag("h2", "Episodes") + tag("div", *map(_figure, charts), class_="figures")
+
+
+def _figure(chart: Bars | Ranges) -> str:
+    caption = tag("figcaption", tag("b", _safe(chart.title)), " ", _safe(chart.note))
+    return tag("figure", caption, svg.bars(chart) if isinstance(chart, Bars) else svg.ranges(chart))
 
 
 def _column_tables(dataset: Dataset) -> Iterator[str]:
@@ -130,16 +136,16 @@ def _column_tables(dataset: Dataset) -> Iterator[str]:
     }
     table = some_steps(dataset)
     sampled = "all" if len(table) == dataset.rows.column("length").sum() else "a sample of"
-    what = "Figures, histograms" if dataset.info["status"] == "collecting" else "Histograms"
-    note = f"{what} and shares are those of {sampled} {len(table):,} steps."
+    parts = "Figures, histograms" if dataset.info["status"] == "collecting" else "Histograms"
+    note = f"{parts} and shares are those of {sampled} {len(table):,} steps."
     yield tag("h2", "Columns") + tag("p", _safe(note))
+    numbers = ("min", "max", "mean", "std", "space")
+    names = {"column": "", "histogram": "", **dict.fromkeys(numbers, "number"), "remarks": ""}
+    head = tag("tr", *(tag("th", name, scope="col", class_=kind) for name, kind in names.items()))
     for title, prefixes in kinds.items():
         rows = list(islice(dimensions(dataset, table, *prefixes), _MOST_ROWS + 1))
-        numbers = ("min", "max", "mean", "std", "space")
-        names = {"column": "", "histogram": "", **dict.fromkeys(numbers, "number"), "remarks": ""}
-        head = tag("tr", "".join(tag("th", name, scope="col", class_=kind) for name, kind in names.items()))
-        body = "".join(tag("tr", "".join(_cells(row))) for row in rows[:_MOST_ROWS])
-        shown = tag("table", tag("thead", head) + tag("tbody", body), class_="columns")
+        body = (tag("tr", *_cells(row)) for row in rows[:_MOST_ROWS])
+        shown = tag("table", tag("thead", head), tag("tbody", *body), class_="columns")
         yield tag("h3", title) + tag("div", shown, class_="wide", tabindex="0")
         if len(rows) > _MOST_ROWS:
             yield tag("p", f"The first {_MOST_ROWS} numbers are shown.")
@@ -163,9 +169,10 @@ def _episodes(dataset: Dataset) -> Iterator[str]:
     for name, place in reversed(chosen.items()):
         episode = dataset[[int(place)]]
         facts = episode[0].facts
-        what = f"{facts['length']:,} steps, return {facts['return']:.6g}, {end_of(facts)}"
-        title = tag("b", name) + _safe(f": episode {facts['episode_id']}, {what}, seed {facts['seed']}")
-        yield tag("figure", tag("figcaption", title) + (_strip(episode) or _lines(episode)), class_="episode")
+        result = f"{facts['length']:,} steps, return {facts['return']:.6g}, {end_of(facts)}"
+        title = _safe(f": episode {facts['episode_id']}, {result}, seed {facts['seed']}")
+        caption = tag("figcaption", tag("b", name), title)
+        yield tag("figure", caption, _strip(episode) or _lines(episode), class_="episode")
 
 
 def _strip(episode: Dataset) -> str:
@@ -179,36 +186,35 @@ def _strip(episode: Dataset) -> str:
         frame = as_frame(image)
         skip = -(-max(frame.shape[:2]) // _FRAME_SIDE)
         data = base64.b64encode(png(np.ascontiguousarray(frame[::skip, ::skip]))).decode()
-        pictures.append(
-            tag("span", f'<img alt="step {step}" src="data:image/png;base64,{data}">' + f"{step:,}")
-        )
-    return tag("div", "".join(pictures), class_="strip")
+        picture = f'<img alt="step {step}" src="data:image/png;base64,{data}">'
+        pictures.append(tag("span", picture, f"{step:,}"))
+    return tag("div", *pictures, class_="strip")
 
 
 def _lines(episode: Dataset) -> str:
     """Return the first numbers of an episode's observations and actions over its steps."""
-    columns = [*episode.rows.spaces.observation, *episode.rows.spaces.action]
-    numeric = [column for column in columns if column.stored and column.leaf.dtype != object]
-    small = [column for column in numeric if math.prod(column.leaf.shape) <= MAX_ELEMENTS]
+    small = [
+        column
+        for column in (*episode.rows.spaces.observation, *episode.rows.spaces.action)
+        if column.stored and column.leaf.dtype != object and math.prod(column.leaf.shape) <= MAX_ELEMENTS
+    ]
     table = episode.rows.some_steps(_POINTS, ("step", *(column.name for column in small)), n_runs=_POINTS)
     steps = table["step"].to_numpy()
     series: dict[str, Array] = {}
     for column in small:
         values = column.decode(table).astype(np.float64).reshape(len(steps), -1)
         most = _SERIES if column.name.startswith("observation") else _SERIES // 2
-        names = (
-            f"{column.name}[{at}]" if column.leaf.shape else column.name for at in range(values.shape[1])
-        )
-        series.update(islice(zip(names, values.T, strict=True), most))
+        for at, numbers in enumerate(values.T[:most]):
+            series[f"{column.name}[{at}]" if column.leaf.shape else column.name] = numbers
     return svg.lines(steps, dict(islice(series.items(), 2 * _SERIES)))
 
 
 def _anomalies(facts: Record) -> Iterator[str]:
-    anomalies = [str(Anomaly(**anomaly)) for anomaly in facts["anomalies"]]
-    dropped = [f"{name} was dropped from {count:,} rows" for name, count in facts["dropped_infos"].items()]
-    if lines := [*anomalies, *dropped]:
-        listed = "".join(tag("li", _safe(line)) for line in lines)
-        yield tag("h2", "What a reader should know") + tag("ul", listed)
+    items = [tag("li", _safe(Anomaly(**anomaly))) for anomaly in facts["anomalies"]]
+    for name, count in facts["dropped_infos"].items():
+        items.append(tag("li", _safe(f"{name} was dropped from {count:,} rows")))
+    if items:
+        yield tag("h2", "What a reader should know") + tag("ul", *items)
 
 
 _PYTHON = """\
@@ -223,13 +229,13 @@ _SHELL = "rollout verify {shell}\nrollout replay {shell} --episode 0"
 
 def _loading(dataset: Dataset) -> Iterator[str]:
     name = dataset.path.name
-    quoted = {"python": json.dumps(name), "sql": name.replace("'", "''"), "shell": shell_word(name)}
-    python, sql, shell = (
-        tag("pre", tag("code", escape(printable(text.format(**quoted), keep="\n"))))
-        for text in (_PYTHON, _SQL, _SHELL)
-    )
-    yield tag("h2", "How to read it") + python + tag("p", "Any reader of Parquet reads it too:") + sql
-    yield tag("h2", "How to check it") + shell
+    yield tag("h2", "How to read it") + _code(_PYTHON.format(python=json.dumps(name)))
+    yield tag("p", "Any reader of Parquet reads it too:") + _code(_SQL.format(sql=name.replace("'", "''")))
+    yield tag("h2", "How to check it") + _code(_SHELL.format(shell=shell_word(name)))
+
+
+def _code(text: str) -> str:
+    return tag("pre", tag("code", escape(printable(text, keep="\n"))))
 
 
 _STYLE = """

@@ -12,18 +12,23 @@ from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.episode_table import runs
 from rollout_cli.report.charts import Bars, Dimension, Ranges
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 232, 56, 40, 26
+_WIDTH = 480
+_HEIGHT = 232
+_LEFT = 56
+_BOTTOM = 40
+_TOP = 26
 _WIDEST_BAR = 90
 _CHARACTER = 8.5  # The widest that a digit gets: on a telephone, texts are larger.
-_SPARK_WIDTH, _SPARK_HEIGHT = 120, 24
+_SPARK_WIDTH = 120
+_SPARK_HEIGHT = 24
 
 
-def tag(name: str, content: str = "", /, **attributes: Any) -> str:
-    """Return an element; `content` is HTML, and attributes are texts. `class_` stands for `class`."""
+def tag(name: str, /, *content: str, **attributes: Any) -> str:
+    """Return an element; `content` is HTML, and attributes are strings. `class_` stands for `class`."""
     words = [
         f'{key.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items()
     ]
-    return f"<{' '.join([name, *words])}>{content}</{name}>"
+    return f"<{' '.join([name, *words])}>{''.join(content)}</{name}>"
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
@@ -32,10 +37,17 @@ def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
 
 def _chart(chart: Bars | Ranges, parts: Sequence[str], places: Sequence[float], left: float) -> str:
     """Return a chart whose labels belong to these places, right of the vertical axis."""
-    units = [_text(0, 12, chart.y, "start"), _text(_WIDTH / 2, _HEIGHT - 5, chart.x)]
-    parts = [*units, *parts, *_x_labels(chart.labels, places, left)]
-    body = tag("title", escape(chart.title)) + "".join(parts)
-    return tag("svg", body, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img", class_="chart")
+    return tag(
+        "svg",
+        tag("title", escape(chart.title)),
+        _text(0, 12, chart.y, "start"),
+        _text(_WIDTH / 2, _HEIGHT - 5, chart.x),
+        *parts,
+        *_x_labels(chart.labels, places, left),
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        role="img",
+        class_="chart",
+    )
 
 
 def _left_of(*labels: str) -> float:
@@ -45,37 +57,38 @@ def _left_of(*labels: str) -> float:
 
 def _x_labels(labels: Sequence[str], places: Sequence[float], left: float) -> list[str]:
     """Return the labels below the axis: all where there is room, else three of them, or two."""
-    widest, last = _CHARACTER * (1 + max(map(len, labels), default=0)), len(labels) - 1
+    widest = _CHARACTER * (1 + max(map(len, labels), default=0))
+    y = _HEIGHT - 24
     if widest * len(labels) <= _WIDTH - left:
-        return [_text(x, _HEIGHT - 24, label) for x, label in zip(places, labels, strict=True)]
-    middle = [last // 2] if widest * 3 <= _WIDTH - left else []
-    return [
-        _text(left, _HEIGHT - 24, labels[0], "start"),
-        *(_text(places[at], _HEIGHT - 24, labels[at]) for at in middle),
-        _text(_WIDTH, _HEIGHT - 24, labels[last], "end"),
-    ]
+        return [_text(x, y, label) for x, label in zip(places, labels, strict=True)]
+    shown = [_text(left, y, labels[0], "start"), _text(_WIDTH, y, labels[-1], "end")]
+    if widest * 3 <= _WIDTH - left:
+        middle = (len(labels) - 1) // 2
+        shown.insert(1, _text(places[middle], y, labels[middle]))
+    return shown
 
 
 def bars(chart: Bars) -> str:
     """Return a histogram."""
     if not chart.counts:
         return tag("p", escape(chart.note))
-    most, room = max(*chart.counts, 1), _HEIGHT - _BOTTOM - _TOP
+    most = max(*chart.counts, 1)
+    room = _HEIGHT - _BOTTOM - _TOP
     left = _left_of(f"{most:,}")
     width = min((_WIDTH - left) / len(chart.counts), _WIDEST_BAR)
     parts = [_text(left - 6, _TOP + 8, f"{most:,}", "end"), _text(left - 6, _HEIGHT - _BOTTOM, "0", "end")]
-    for at, (label, count) in enumerate(zip(chart.labels, chart.counts, strict=True)):
+    places = [left + (at + 0.5) * width for at in range(len(chart.labels))]
+    for label, count, place in zip(chart.labels, chart.counts, places, strict=True):
         height = room * count / most
         bar = tag(
             "rect",
             tag("title", escape(f"{label}: {count:,}")),
-            x=f"{left + at * width:.1f}",
+            x=f"{place - width / 2:.1f}",
             y=f"{_TOP + room - height:.1f}",
             width=f"{max(1.0, width - 1.5):.1f}",
             height=f"{height:.1f}",
         )
         parts.append(bar)
-    places = [left + (at + 0.5) * width for at in range(len(chart.labels))]
     return _chart(chart, parts, places, left)
 
 
@@ -83,15 +96,16 @@ def ranges(chart: Ranges) -> str:
     """Return medians as a line, in a band from the tenth to the ninetieth percentile."""
     if not chart.labels:
         return tag("p", "no finite value")
-    low, high = float(chart.percentiles.min()), float(chart.percentiles.max())
-    room, count, extremes = _HEIGHT - _BOTTOM - _TOP - 8, len(chart.labels), (f"{high:.5g}", f"{low:.5g}")
-    left = _left_of(*extremes)
+    highest = f"{chart.percentiles.max():.5g}"
+    lowest = f"{chart.percentiles.min():.5g}"
+    left = _left_of(highest, lowest)
+    count = len(chart.labels)
     places = [left + 8 + (_WIDTH - left - 16) * (at + 0.5) / count for at in range(count)]
-    heights = _TOP + 4 + room * (1 - chart.heights)
-    down, middle, up = (_points(places, heights[:, at]) for at in range(3))
+    heights = _TOP + 4 + (_HEIGHT - _BOTTOM - _TOP - 8) * (1 - chart.heights)
+    down, middle, up = (_points(places, column) for column in heights.T)
     parts = [
-        _text(left - 6, _TOP + 8, extremes[0], "end"),
-        _text(left - 6, _HEIGHT - _BOTTOM, extremes[1], "end"),
+        _text(left - 6, _TOP + 8, highest, "end"),
+        _text(left - 6, _HEIGHT - _BOTTOM, lowest, "end"),
     ]
     if chart.ordered:
         parts.append(tag("polygon", points=" ".join([*down, *reversed(up)]), class_="band"))
@@ -127,26 +141,31 @@ def spark(row: Dimension) -> str:
 
 def lines(steps: Array, series: Mapping[str, Array]) -> str:
     """Return numbers over the steps of an episode, one line below the other, with gaps for nan and inf."""
-    out, places = [], steps / max(1, int(steps[-1])) * (_WIDTH - 6) + 3
-    for name, values in series.items():
-        is_finite = np.isfinite(values)
-        parts, extent = [], "not finite"
-        if is_finite.any():
-            low, high = float(values[is_finite].min()), float(values[is_finite].max())
-            extent = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-            extent += "" if is_finite.all() else f", {(~is_finite).sum():,} not finite"
-            # Halves, since the difference may be more than a float can say.
-            heights = 34 - 28 * ((values / 2 - low / 2) / ((high / 2 - low / 2) or 1))
-            for start, stop in runs(np.diff(is_finite)):
-                if is_finite[start]:
-                    x, y = places[start:stop], heights[start:stop]
-                    if len(x) == 1:  # A single number is a dash.
-                        x, y = np.append(x - 2, x + 2), np.append(y, y)
-                    parts.append(tag("polyline", points=" ".join(_points(x.tolist(), y)), class_="line"))
-        picture = tag(
-            "svg", "".join(parts), viewBox=f"0 0 {_WIDTH} 40", class_="trace", preserveAspectRatio="none"
-        )
-        out.append(
-            tag("div", tag("span", escape(name)) + picture + tag("span", escape(extent)), class_="series")
-        )
-    return "".join(out)
+    places = steps / max(1, int(steps[-1])) * (_WIDTH - 6) + 3
+    return "".join(_line(name, places, values) for name, values in series.items())
+
+
+def _line(name: str, places: Array, values: Array) -> str:
+    is_finite = np.isfinite(values)
+    parts = []
+    extent = "not finite"
+    if is_finite.any():
+        low = float(values[is_finite].min())
+        high = float(values[is_finite].max())
+        extent = f"{low:.4g}"
+        if low < high:
+            extent += f" to {high:.4g}"
+        if not is_finite.all():
+            extent += f", {(~is_finite).sum():,} not finite"
+        # Halves, since the difference may be more than a float can say.
+        heights = 34 - 28 * ((values / 2 - low / 2) / ((high / 2 - low / 2) or 1))
+        for start, stop in runs(np.diff(is_finite)):
+            if is_finite[start]:
+                x = places[start:stop]
+                y = heights[start:stop]
+                if len(x) == 1:  # A single number is a dash.
+                    x = np.append(x - 2, x + 2)
+                    y = np.append(y, y)
+                parts.append(tag("polyline", points=" ".join(_points(x.tolist(), y)), class_="line"))
+    picture = tag("svg", *parts, viewBox=f"0 0 {_WIDTH} 40", class_="trace", preserveAspectRatio="none")
+    return tag("div", tag("span", escape(name)), picture, tag("span", escape(extent)), class_="series")

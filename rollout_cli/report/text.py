@@ -28,9 +28,11 @@ def lines(chart: Chart, width: int) -> Iterator[str]:
 
 
 def _bars(chart: Bars, width: int) -> Iterator[str]:
-    total, most = max(1, sum(chart.counts)), max(1, *chart.counts, 0)
+    total = max(1, sum(chart.counts))
+    most = max(1, *chart.counts, 0)
     ends = [f"{count:,} {100 * count / total:5.1f} %" for count in chart.counts]
-    left, right = max(map(len, [chart.x, *chart.labels])), max(map(len, ends), default=0)
+    left = max(map(len, [chart.x, *chart.labels]))
+    right = max(map(len, ends), default=0)
     room = max(_LEAST_BAR, width - left - right - 4)
     yield f"{chart.x:>{left}}  {chart.y}"
     for label, count, end in zip(chart.labels, chart.counts, ends, strict=True):
@@ -43,7 +45,7 @@ def _ranges(chart: Ranges, width: int) -> Iterator[str]:
     if not chart.labels:
         yield "no finite value"
         return
-    low, high = float(chart.percentiles.min()), float(chart.percentiles.max())
+    lowest = f"{chart.percentiles.min():.5g}"
     left = max(map(len, [chart.x, *chart.labels]))
     middles = [f"{middle:.5g}" for middle in chart.percentiles[:, 1]]
     right = max(map(len, middles))
@@ -55,24 +57,22 @@ def _ranges(chart: Ranges, width: int) -> Iterator[str]:
         bar[first : last + 1] = "─" * (last + 1 - first)
         bar[middle] = "█"
         yield f"{label:>{left}}  {''.join(bar)}  {value:>{right}}"
-    axis = f"{low:.5g}{f'{high:.5g}':>{room - len(f'{low:.5g}')}}"
-    yield f"{'':>{left}}  {axis}"
+    yield f"{'':>{left}}  {lowest}{chart.percentiles.max():>{room - len(lowest)}.5g}"
 
 
 def _profiles(chart: Profiles, width: int) -> Iterator[str]:
-    names = [row.name for row in chart.rows]
-    cells = [(f"{row.low:.4g}", f"{row.high:.4g}", ", ".join(row.remarks)) for row in chart.rows]
-    name_width = max(map(len, names), default=0)
-    low_width, high_width = (max((len(cell[at]) for cell in cells), default=0) for at in (0, 1))
-    for row, (low, high, note) in zip(chart.rows, cells, strict=True):
-        if row.text:
-            line = f"{row.name:<{name_width}}  {row.text}"
-        else:
-            line = f"{row.name:<{name_width}}  {low:>{low_width}} {spark(row)} {high:<{high_width}}  {note}"
-        yield line.rstrip()[: max(width, 40)]
+    cells = [(row.name, f"{row.low:.4g}", f"{row.high:.4g}") for row in chart.rows]
+    name_width, low_width, high_width = (max(map(len, column)) for column in zip(*cells, strict=True))
+    for row, (name, low, high) in zip(chart.rows, cells, strict=True):
+        line = row.text
+        if not line:
+            line = f"{low:>{low_width}} {spark(row)} {high:<{high_width}}  {', '.join(row.remarks)}"
+        yield f"{name:<{name_width}}  {line}".rstrip()[: max(width, 40)]
 
 
 def spark(row: Dimension) -> str:
     """Return the histogram of a number as a row of blocks; what occurs at all has one."""
     most = max(row.counts, default=0)
-    return "".join(_HEIGHTS[-(-8 * count // most)] for count in row.counts) if most else "no finite number"
+    if not most:
+        return "no finite number"
+    return "".join(_HEIGHTS[-(-8 * count // most)] for count in row.counts)
