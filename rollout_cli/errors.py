@@ -60,8 +60,9 @@ def as_flags(hint: str) -> str:
 def misspelt(wrong: str, names: Iterable[str]) -> str:
     """Return a hint with the name that a wrong one is most like; an empty one for none."""
     by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(wrong.lower(), by_lower, n=1, cutoff=0.7)
-    return f"did you mean {by_lower[close[0]]}?" if close else ""
+    for name in difflib.get_close_matches(wrong.lower(), by_lower, n=1, cutoff=0.7):
+        return f"did you mean {by_lower[name]}?"
+    return ""
 
 
 class RolloutError(Exception):

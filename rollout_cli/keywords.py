@@ -41,20 +41,20 @@ def keyword(text: str, label: str, *, example: str = "") -> tuple[str, object]:
     return key, table["value"] if len(table) == 1 and is_plain(table) else value
 
 
-def parted(spec: str, what: str) -> tuple[str, dict[str, object]]:
-    """Split `NAME?key=value&key=value` into the name and the values; `what` says for messages what it names.
+def parted(spec: str, subject: str) -> tuple[str, dict[str, object]]:
+    """Split `NAME?key=value&key=value` into the name and the values; `subject` says for messages what it names.
 
     Raises:
         ConfigError: If a part is no such pair.
     """
     name, _, text = spec.partition("?")
-    label = f"an argument of {what} {name}"
+    label = f"an argument of {subject} {name}"
     example = f"{name}?key=value"
     pairs = [keyword(pair, label, example=example) for pair in text.split("&") if pair]
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ConfigError(
-            f"{what} {name} gets an argument twice: {text}",
+            f"{subject} {name} gets an argument twice: {text}",
             code="argument-repeated",
             hint="give each argument once",
         )

@@ -91,21 +91,21 @@ def traceback_text(error: BaseException) -> str:
 
 
 def failure(
-    kind: ErrorKind, what: str, error: BaseException, *, code: str, hint: str = _SHOW_WHERE
+    kind: ErrorKind, problem: str, error: BaseException, *, code: str, hint: str = _SHOW_WHERE
 ) -> UserCodeError:
     """Return an error of `kind` that says what failed, with the user's own traceback as its details."""
     if isinstance(error, SystemExit):
-        what = f"{what}: it ended with sys.exit"
+        problem = f"{problem}: it ended with sys.exit"
         hint = (
             "raise an exception or return instead; "
             "put a program's own part under `if __name__ == '__main__':`"
         )
-    return kind(f"{what}: {first_line(error)}", code=code, hint=hint, details=traceback_text(error))
+    return kind(f"{problem}: {first_line(error)}", code=code, hint=hint, details=traceback_text(error))
 
 
 @contextlib.contextmanager
 def reporting(
-    kind: ErrorKind, what: str, *, code: str = "user-code-raised", hint: str = _SHOW_WHERE
+    kind: ErrorKind, problem: str, *, code: str = "user-code-raised", hint: str = _SHOW_WHERE
 ) -> Iterator[None]:
     """Run code of the user's: all that it raises becomes an error of `kind`, but for Ctrl-C and ours."""
     try:
@@ -113,7 +113,7 @@ def reporting(
     except BaseException as error:
         if isinstance(error, RolloutError) or is_interrupt(error):
             raise
-        raise failure(kind, what, error, code=code, hint=hint) from error
+        raise failure(kind, problem, error, code=code, hint=hint) from error
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -152,7 +152,9 @@ def did_you_mean(module: str) -> str:
         for node in nodes
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
     ]
-    return f"did you mean {' or '.join(specs)}?" if specs else ""
+    if not specs:
+        return ""
+    return f"did you mean {' or '.join(specs)}?"
 
 
 def _working_folder() -> str:
@@ -206,9 +208,9 @@ def imports_from(folder: str | None) -> Iterator[None]:
 def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) -> Any:
     """Import one of the user's modules; those that lie in `folder` (None: the working folder) come first."""
     folder = _working_folder() if folder is None else folder
-    what = f"importing {module!r} failed"
+    problem = f"importing {module!r} failed"
     hint = "the traceback below shows where in the module"
-    with reporting(kind, what, code="import-failed", hint=hint), imports_from(folder):
+    with reporting(kind, problem, code="import-failed", hint=hint), imports_from(folder):
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
@@ -220,7 +222,7 @@ def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) ->
                 ) from error
             raise failure(
                 kind,
-                what,
+                problem,
                 error,
                 code="dependency-missing",
                 hint=f"install the package that provides {error.name!r}",

@@ -246,16 +246,16 @@ def agreed(before: Iterable[PinnedFile], now: Iterable[PinnedFile]) -> tuple[Pin
     Raises:
         ChangedFilesError: If a worker read other bytes under one name than the workers before it.
     """
-    joined = {file.key: file for file in before}
+    files = {file.key: file for file in before}
     for file in now:
-        first = joined.get(file.key)
-        if first is not None and not file.sha256 and (first.path, first.state) == (file.path, file.state):
+        earlier = files.get(file.key)
+        if earlier and not file.sha256 and (earlier.path, earlier.state) == (file.path, file.state):
             continue
         new = file if file.sha256 else hashed(file)
-        if first is not None and first.sha256 != new.sha256:
+        if earlier and earlier.sha256 != new.sha256:
             raise _changed(file)
-        joined.setdefault(file.key, new)
-    return tuple(joined.values())
+        files.setdefault(file.key, new)
+    return tuple(files.values())
 
 
 def _changed(file: PinnedFile) -> ChangedFilesError:
@@ -292,12 +292,12 @@ def joined(
     recorded = set(map(_identity, before))
     new_loads = [file for file in _read_at_load(now) if _identity(file) not in recorded]
     new_paths = {file["path"] for file in new_loads}
-    named = set(map(_identity, now))
+    current = set(map(_identity, now))
     files = []
     for file in before:
         here = _as_seen_here(file)
         if (
-            _identity(file) not in named
+            _identity(file) not in current
             and new_paths.isdisjoint([file["path"], here["path"]])
             and not _elsewhere_as(file["path"], new_loads)
             and _missing(here) not in accepted

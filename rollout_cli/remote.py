@@ -91,8 +91,8 @@ def folder_of(value: Path | str) -> Path:
             raise UsageError(
                 f"anonymous is {choice!r} in {text}", code="uri-option", hint="give true or false"
             )
-    asked = "&".join(f"{name}={quote(value, safe=':')}" for name, value in options)
-    return RemotePath(f"{scheme}:{place}?{asked}", *PurePosixPath(rest.lstrip("/")).parts)
+    query = "&".join(f"{name}={quote(value, safe=':')}" for name, value in options)
+    return RemotePath(f"{scheme}:{place}?{query}", *PurePosixPath(rest.lstrip("/")).parts)
 
 
 class RemotePath(PosixPath):
@@ -109,7 +109,8 @@ class RemotePath(PosixPath):
         if ":" not in "".join(self.parts[:1]):
             return "/".join(self.parts) or "."  # It is relative to another one.
         scheme, place, query = self._origin
-        return f"{scheme}://{'/'.join((place, *self.parts[1:]))}" + (f"?{query}" if query else "")
+        uri = f"{scheme}://{'/'.join((place, *self.parts[1:]))}"
+        return f"{uri}?{query}" if query else uri
 
     def __fspath__(self) -> str:
         raise TypeError(f"{self} is not a path of this machine")

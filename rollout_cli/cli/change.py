@@ -34,14 +34,14 @@ def _edits(command: Callable[..., Operation]) -> Callable[..., None]:
         *,
         output: Annotated[
             Path,
-            flag("--output", "-o", metavar="DIR", text="The folder of the new dataset.", parser=folder_of),
+            flag("--output", "-o", metavar="DIR", help="The folder of the new dataset.", parser=folder_of),
         ],
         overwrite: Annotated[
-            bool, flag("--overwrite", text="Replace the dataset that the folder holds.")
+            bool, flag("--overwrite", help="Replace the dataset that the folder holds.")
         ] = False,
         verify: VerifyFlag = True,
         dry_run: Annotated[
-            bool, shown("--dry-run", text="Check everything, say what would be written, and write nothing.")
+            bool, shown("--dry-run", help="Check everything, say what would be written, and write nothing.")
         ] = False,
         quiet: QuietFlag = False,
         json: JsonFlag = False,
@@ -89,7 +89,7 @@ def merge(
     *,
     accept_changes: Annotated[
         bool,
-        flag("--accept-changes", text="Merge parts of another policy or environment too, and record that."),
+        flag("--accept-changes", help="Merge parts of another policy or environment too, and record that."),
     ] = False,
 ) -> Operation:
     """Join the parts of one run into the dataset that a single run makes, or datasets of different runs."""
@@ -108,12 +108,12 @@ def split(
             "--parts",
             "-p",
             metavar="NAME=SHARE,…",
-            text="The parts, which are folders in that of --output, and their shares, "
+            help="The parts, which are folders in that of --output, and their shares, "
             "such as train=0.9,test=0.1.",
         ),
     ],
     seed: Annotated[
-        int, flag("--seed", metavar="N", text="Decides which episode is in which part.", show_default=True)
+        int, flag("--seed", metavar="N", help="Decides which episode is in which part.", show_default=True)
     ] = 0,
 ) -> Operation:
     """Write each episode of a dataset to one of several new ones, drawn by a seed."""
@@ -140,7 +140,7 @@ def filter(  # noqa: A001 - the command's name
             "--keep",
             "-k",
             metavar="EXPRESSION",
-            text="Keep the episodes of which this is true, such as 'return >= 400 and length < 200'.",
+            help="Keep the episodes of which this is true, such as 'return >= 400 and length < 200'.",
         ),
     ],
 ) -> Operation:
@@ -156,7 +156,7 @@ def convert(
         bool | None,
         flag(
             "--next-observation/--no-next-observation",
-            text="Store each step's next observation too, or no longer.",
+            help="Store each step's next observation too, or no longer.",
         ),
     ] = None,
     drop_info: Annotated[
@@ -164,18 +164,18 @@ def convert(
         flag(
             "--drop-info",
             metavar="KEY",
-            text="Leave out an info, given by its dotted path, such as episode.t, or a glob of it; "
+            help="Leave out an info, given by its dotted path, such as episode.t, or a glob of it; "
             "may be given again.",
         ),
     ] = None,
     segment_bytes: Annotated[
-        int | None, flag("--segment-bytes", metavar="N", text="The bytes of a data file before encoding.")
+        int | None, flag("--segment-bytes", metavar="N", help="The bytes of a data file before encoding.")
     ] = None,
     segment_rows: Annotated[
-        int | None, flag("--segment-rows", metavar="N", text="The rows of a data file at most.")
+        int | None, flag("--segment-rows", metavar="N", help="The rows of a data file at most.")
     ] = None,
     group_rows: Annotated[
-        int | None, flag("--group-rows", metavar="N", text="The rows of a row group at most.")
+        int | None, flag("--group-rows", metavar="N", help="The rows of a row group at most.")
     ] = None,
 ) -> Operation:
     """Write a dataset in another form: other sizes of files, columns added or left out."""
@@ -200,7 +200,7 @@ def relabel(
             "--reward",
             "-r",
             metavar="MODULE:FUNCTION",
-            text="A function that returns the rewards of an episode, an array of one number a step.",
+            help="A function that returns the rewards of an episode, an array of one number a step.",
         ),
     ],
 ) -> Operation:

@@ -38,12 +38,12 @@ def collect(
     context: typer.Context,
     *,
     config: ConfigFlag = None,
-    dry_run: Annotated[bool, shown("--dry-run", text="Print the configuration and run nothing.")] = False,
+    dry_run: Annotated[bool, shown("--dry-run", help="Print the configuration and run nothing.")] = False,
     progress: Annotated[
         bool | None,
         shown(
             "--progress/--no-progress",
-            text="Show progress: a bar on a terminal, lines elsewhere. (default: shown, but not with --json)",
+            help="Show progress: a bar on a terminal, lines elsewhere. (default: shown, but not with --json)",
         ),
     ] = None,
     quiet: QuietFlag = False,
@@ -58,12 +58,12 @@ def collect(
 
     # `exact` is this too: the two differ in the options that say how much.
     command = cast("CommandName", context.command.name)
-    asked = resolve(command, flags=context.obj, environ=os.environ, file=config, recorded=_recorded)
+    request = resolve(command, flags=context.obj, environ=os.environ, file=config, recorded=_recorded)
     if dry_run:
-        _print_config(asked, quiet=quiet, as_json=json)
+        _print_config(request, quiet=quiet, as_json=json)
         return
     # With --json nothing but warnings is shown beside the document, unless progress is asked for.
-    result = _collect(asked, progress=progress, quiet=quiet or (json and not progress))
+    result = _collect(request, progress=progress, quiet=quiet or (json and not progress))
     show(asdict(result), _rows(result), as_json=json, quiet=quiet, path=result.path)
     if not json and not quiet:
         path = result.path
@@ -155,13 +155,13 @@ def check(
             "--seconds",
             min=0.1,
             metavar="SECONDS",
-            text="How long each of its processes may take, three where all is well; "
+            help="How long each of its processes may take, three where all is well; "
             "what is not ready by then has failed. (default: 20)",
         ),
     ] = 20.0,
     config: ConfigFlag = None,
-    strict: Annotated[bool, shown("--strict", text="Fail on warnings, too.")] = False,
-    quiet: Annotated[bool, shown("--quiet", "-q", text="Print only what is not well.")] = False,
+    strict: Annotated[bool, shown("--strict", help="Fail on warnings, too.")] = False,
+    quiet: Annotated[bool, shown("--quiet", "-q", help="Print only what is not well.")] = False,
     json: JsonFlag = False,
 ) -> int:
     """Try for some seconds what `rollout collect` would run, and say what may go wrong; leave no dataset.
@@ -169,11 +169,11 @@ def check(
     It takes the options of `collect`. The exit code is 3 if any check fails (or, with --strict, warns), else
     0.
     """
-    asked = _asked_about(context, config)
+    request = _request(context, config)
     from rollout_cli.run.check import check as run_check  # noqa: PLC0415 - it loads numpy and gymnasium
 
     with showing_progress(wanted=False, quiet=quiet or json) as progress, user_output_on_stderr():
-        report = run_check(asked, seconds=seconds, strict=strict, progress=progress)
+        report = run_check(request, seconds=seconds, strict=strict, progress=progress)
     document = report.document()
     if json:
         print_json(document)
@@ -203,12 +203,12 @@ def tune(
             "--seconds",
             min=0.05,
             metavar="SECONDS",
-            text="How long each choice is measured, once its workers are warm. (default: 3)",
+            help="How long each choice is measured, once its workers are warm. (default: 3)",
         ),
     ] = 3.0,
     config: ConfigFlag = None,
     quiet: Annotated[
-        bool, shown("--quiet", "-q", text="Print the lines of the fastest choice alone.")
+        bool, shown("--quiet", "-q", help="Print the lines of the fastest choice alone.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -216,11 +216,11 @@ def tune(
 
     It takes the options of `collect`; `--workers` is the number to begin with.
     """
-    asked = _asked_about(context, config)
+    request = _request(context, config)
     from rollout_cli.run.tune import tune as run_tune  # noqa: PLC0415 - it loads numpy and gymnasium
 
     with showing_progress(wanted=False, quiet=quiet or json) as progress, user_output_on_stderr():
-        document = run_tune(asked, seconds=seconds, progress=progress).document()
+        document = run_tune(request, seconds=seconds, progress=progress).document()
     if json:
         print_json(document)
         return
@@ -235,7 +235,7 @@ def tune(
     _print_toml(document["fastest"])
 
 
-def _asked_about(context: typer.Context, file: Path | None) -> CollectConfig:
+def _request(context: typer.Context, file: Path | None) -> CollectConfig:
     """Return the run that `check` and `tune` are asked about, of a million steps where nothing ends it."""
     from rollout_cli.option_sources import resolve  # noqa: PLC0415 - it loads pydantic
 

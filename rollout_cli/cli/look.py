@@ -51,10 +51,10 @@ def head(
     folder: Folder,
     *,
     number: Annotated[
-        int, flag("--number", "-n", metavar="N", text="How many rows.", min=1, show_default=True)
+        int, flag("--number", "-n", metavar="N", help="How many rows.", min=1, show_default=True)
     ] = 5,
     steps: Annotated[
-        bool, flag("--steps", text="Show the first steps of the first episode instead.")
+        bool, flag("--steps", help="Show the first steps of the first episode instead.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -229,7 +229,7 @@ def _figure(value: Any) -> Any:
 
 def plot(
     folder: Folder,
-    what: Annotated[
+    name: Annotated[
         str,
         typer.Argument(
             metavar="[returns|lengths|over-time|actions|observations]",
@@ -240,7 +240,7 @@ def plot(
     *,
     output: Annotated[
         Path | None,
-        flag("--output", "-o", metavar="FILE", text="Write a PNG or SVG file instead.", parser=local_path),
+        flag("--output", "-o", metavar="FILE", help="Write a PNG or SVG file instead.", parser=local_path),
     ] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -251,13 +251,13 @@ def plot(
     from rollout_cli.report.figure import write_figure  # noqa: PLC0415 - as above
     from rollout_cli.report.text import lines  # noqa: PLC0415 - as above
 
-    chart = chart_of(rollout_cli.load(folder), what)
-    document = {"path": str(folder), "plot": what, "chart": plain_value(asdict(chart))}
+    chart = chart_of(rollout_cli.load(folder), name)
+    document = {"path": str(folder), "plot": name, "chart": plain_value(asdict(chart))}
     if output is not None:
         write_figure(chart, output)
         show(
             document | {"output": str(output)},
-            {"dataset": folder, "plot": what, "picture": output},
+            {"dataset": folder, "plot": name, "picture": output},
             as_json=json,
             quiet=quiet,
             path=output,
@@ -278,18 +278,18 @@ def render(
             "--output",
             "-o",
             metavar="PATH",
-            text="What to write: FILE.gif, FILE.mp4, or a folder of PNG files.",
+            help="What to write: FILE.gif, FILE.mp4, or a folder of PNG files.",
             parser=local_path,
         ),
     ],
     episode: Annotated[
-        int, flag("--episode", metavar="ID", text="The episode.", min=0, show_default=True)
+        int, flag("--episode", metavar="ID", help="The episode.", min=0, show_default=True)
     ] = 0,
     fps: Annotated[
-        float | None, flag("--fps", metavar="N", text="Frames a second.", min=0.1, max=1000)
+        float | None, flag("--fps", metavar="N", help="Frames a second.", min=0.1, max=1000)
     ] = None,
     again: Annotated[
-        bool, flag("--again", text="Let the environment render though images are stored.")
+        bool, flag("--again", help="Let the environment render though images are stored.")
     ] = False,
     env_kwargs: EnvKwargsFlag = None,
     trust: TrustFlag = False,
@@ -329,7 +329,7 @@ def report(
     folder: Folder,
     *,
     output: Annotated[
-        Path, flag("--output", "-o", metavar="FILE.html", text="The page to write.", parser=local_path)
+        Path, flag("--output", "-o", metavar="FILE.html", help="The page to write.", parser=local_path)
     ],
     quiet: QuietFlag = False,
     json: JsonFlag = False,

@@ -28,19 +28,15 @@ def epilog(*examples: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  $ {example}" for example in examples), _STRENGTHS])
 
 
-def flag(*names: str, text: str, show_default: bool = False, **attributes: Any) -> Any:
-    """Return a Typer option, whose help shows no default unless that is asked for."""
-    return typer.Option(*names, help=text, show_default=show_default, **attributes)
+flag = functools.partial(typer.Option, show_default=False)
+"""A Typer option, whose help shows no default unless that is asked for."""
+shown = functools.partial(flag, rich_help_panel="Showing")
+"""An option of the panel about how a command shows its result."""
 
 
-def shown(*names: str, text: str, **attributes: Any) -> Any:
-    """Return a Typer option of the panel about how a command shows its result."""
-    return flag(*names, text=text, rich_help_panel="Showing", **attributes)
-
-
-def folder_argument(metavar: str, text: str) -> Any:
+def folder_argument(metavar: str, words: str) -> Any:
     """Return a Typer argument that names a folder, or several, as paths or URIs."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False, parser=folder_of)
+    return typer.Argument(metavar=metavar, help=words, show_default=False, parser=folder_of)
 
 
 def local_path(text: str) -> Path:
@@ -59,15 +55,15 @@ def local_path(text: str) -> Path:
     return path
 
 
-ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", text="A TOML file of options.")]
+ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", help="A TOML file of options.")]
 Folder = Annotated[Path, folder_argument("DIR", "A dataset's folder, or its URI.")]
 VerifyFlag = Annotated[
     bool,
-    flag("--verify/--no-verify", text="Refuse a dataset that `rollout verify` rejects.", show_default=True),
+    flag("--verify/--no-verify", help="Refuse a dataset that `rollout verify` rejects.", show_default=True),
 ]
-JsonFlag = Annotated[bool, shown("--json", text="Write one JSON document to stdout.")]
+JsonFlag = Annotated[bool, shown("--json", help="Write one JSON document to stdout.")]
 QuietFlag = Annotated[
-    bool, shown("--quiet", "-q", text="Show warnings and errors only, and print the path alone.")
+    bool, shown("--quiet", "-q", help="Show warnings and errors only, and print the path alone.")
 ]
 
 
@@ -96,7 +92,7 @@ class Command(_PlainFlags, TyperCommand):
         if all(param.name != "verbose" for param in self.params):
             # It concerns errors, which are shown where all commands end.
             annotation = Annotated[
-                bool, shown("--verbose", "-v", text="Show tracebacks with errors.", expose_value=False)
+                bool, shown("--verbose", "-v", help="Show tracebacks with errors.", expose_value=False)
             ]
             self.params += _params({"verbose": annotation})
         return super().get_params(ctx)

@@ -59,9 +59,10 @@ def print_json(document: Record) -> None:
 
 def print_rows(rows: Mapping[str, object]) -> None:
     """Write names and values to stdout, the values below each other."""
-    shown = {printable(name): printable(str(value)) for name, value in rows.items()}
-    width = max(map(len, shown))
-    print_text("\n".join(f"{name:<{width}}  {value}" for name, value in shown.items()))
+    names = [*map(printable, rows)]
+    width = max(map(len, names))
+    for name, value in zip(names, rows.values(), strict=True):
+        print_text(f"{name:<{width}}  {printable(str(value))}")
 
 
 def print_table(
@@ -74,9 +75,9 @@ def print_table(
     columns = [*zip(*(map(_cell, row) for row in (names, *rows)), strict=True)]
     widths = [max(map(len, column)) for column in columns]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    for at in map(names.index, yielding):
+    for index in map(names.index, yielding):
         excess = sum(widths) + 2 * len(widths) - 2 - room
-        widths[at] = min(widths[at], max(_LEAST_WIDTH, widths[at] - excess))
+        widths[index] = min(widths[index], max(_LEAST_WIDTH, widths[index] - excess))
     aligned = []
     for column, width in zip(columns, widths, strict=True):
         side = ">" if all(map(_NUMBER.match, column[1:])) else "<"
@@ -202,8 +203,7 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
         return error
     # One of Typer's: older versions have no name for the class of them all.
     if hasattr(error, "format_message"):
-        context = getattr(error, "ctx", None)
-        command = "rollout" if context is None else context.command_path
+        command = getattr(getattr(error, "ctx", None), "command_path", "rollout")
         return errors.UsageError(error.format_message(), code="command-line", hint=f"see: {command} --help")
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return errors.InterruptedRunError("interrupted before anything was written")

@@ -33,19 +33,19 @@ def export(
         flag(
             "--to",
             metavar="FORMAT",
-            text=f"The format: {', '.join(FORMAT_NAMES)}, or one that another package adds.",
+            help=f"The format: {', '.join(FORMAT_NAMES)}, or one that another package adds.",
             autocompletion=lambda: list(FORMAT_NAMES),
         ),
     ],
     output: Annotated[
-        Path, flag("--output", "-o", metavar="PATH", text="The file or folder to write.", parser=folder_of)
+        Path, flag("--output", "-o", metavar="PATH", help="The file or folder to write.", parser=folder_of)
     ],
     set: Annotated[  # noqa: A002 - the option's name
         list[str] | None,
         flag(
             "--set",
             metavar="KEY=VALUE",
-            text="An option of the format, the value a TOML literal or else text; may be given again. "
+            help="An option of the format, the value a TOML literal or else text; may be given again. "
             "All formats take flatten=true, which makes Dict, Tuple and Text spaces vectors.",
         ),
     ] = None,
@@ -78,10 +78,10 @@ def card(
     folder: Folder,
     *,
     license: Annotated[  # noqa: A002 - the option's name
-        str | None, flag("--license", metavar="ID", text="The licence, such as mit or cc-by-4.0.")
+        str | None, flag("--license", metavar="ID", help="The licence, such as mit or cc-by-4.0.")
     ] = None,
     plot: Annotated[
-        bool | None, flag("--plot/--no-plot", text="Show the returns in a picture, or no longer.")
+        bool | None, flag("--plot/--no-plot", help="Show the returns in a picture, or no longer.")
     ] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -102,10 +102,10 @@ def card(
 def pack(
     spec: Annotated[str, typer.Argument(metavar="MODULE:ATTR", help="A policy, a class or a factory.")],
     output: Annotated[
-        Path, flag("--output", "-o", metavar="FILE", text="The file to write.", parser=local_path)
+        Path, flag("--output", "-o", metavar="FILE", help="The file to write.", parser=local_path)
     ],
     *,
-    overwrite: Annotated[bool, flag("--overwrite", text="Replace the file.")] = False,
+    overwrite: Annotated[bool, flag("--overwrite", help="Replace the file.")] = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:

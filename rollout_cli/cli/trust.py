@@ -26,21 +26,21 @@ EnvKwargsFlag = Annotated[
     flag(
         "--env-kwargs",
         metavar="KEY=VALUE",
-        text="An argument of the environment that the dataset does not record, "
+        help="An argument of the environment that the dataset does not record, "
         "since its name is that of a secret.",
     ),
 ]
 
 TrustFlag = Annotated[
-    bool, flag("--trust", text="Run all code that the dataset names, such as module:attr; it may be any.")
+    bool, flag("--trust", help="Run all code that the dataset names, such as module:attr; it may be any.")
 ]
 
 
 def verify(
     folder: Folder,
     *,
-    quick: Annotated[bool, shown("--quick", text="Read metadata and footers, but no step.")] = False,
-    quiet: Annotated[bool, shown("--quiet", "-q", text="Print faults only.")] = False,
+    quick: Annotated[bool, shown("--quick", help="Read metadata and footers, but no step.")] = False,
+    quiet: Annotated[bool, shown("--quiet", "-q", help="Print faults only.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Check that a dataset holds all that it states: files, checksums, episodes, steps and totals."""
@@ -77,17 +77,21 @@ def verify(
 def repair(
     folder: Folder,
     *,
-    dry_run: Annotated[bool, shown("--dry-run", text="Report what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, shown("--dry-run", help="Report what would be done, and do nothing.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Keep the valid part of a dataset, and move the rest aside; nothing is deleted."""
     from rollout_cli.dataset.repair import repair_dataset  # noqa: PLC0415 - it loads pyarrow
 
     report = repair_dataset(folder, dry_run=dry_run)
-    done = "not done (--dry-run)" if dry_run else "done"
+    outcome = "done"
+    if not report.changed:
+        outcome = "nothing to do"
+    elif dry_run:
+        outcome = "not done (--dry-run)"
     rows = {
         "dataset": report.path,
-        "repair": done if report.changed else "nothing to do",
+        "repair": outcome,
         "status": report.status,
         "episodes": f"{report.episodes:,} stay, {report.dropped_episodes:,} do not",
         "steps": f"{report.steps:,}",
@@ -100,19 +104,19 @@ def repair(
 def replay(
     folder: Folder,
     *,
-    episode: Annotated[int | None, flag("--episode", metavar="ID", text="Replay this one.", min=0)] = None,
-    episodes: Annotated[str | None, flag("--episodes", metavar="A:B", text="Replay ids A to B-1.")] = None,
-    all_: Annotated[bool, flag("--all", text="Replay all of them.")] = False,
+    episode: Annotated[int | None, flag("--episode", metavar="ID", help="Replay this one.", min=0)] = None,
+    episodes: Annotated[str | None, flag("--episodes", metavar="A:B", help="Replay ids A to B-1.")] = None,
+    all_: Annotated[bool, flag("--all", help="Replay all of them.")] = False,
     policy: Annotated[
-        str | None, flag("--policy", "-p", metavar="SPEC", text="Where the policy that was used is now.")
+        str | None, flag("--policy", "-p", metavar="SPEC", help="Where the policy that was used is now.")
     ] = None,
     policy_kwargs: Annotated[
         list[str] | None,
-        flag("--policy-kwargs", metavar="KEY=VALUE", text="Where a file that it was given is now."),
+        flag("--policy-kwargs", metavar="KEY=VALUE", help="Where a file that it was given is now."),
     ] = None,
     env_kwargs: EnvKwargsFlag = None,
     trust: TrustFlag = False,
-    quiet: Annotated[bool, shown("--quiet", "-q", text="Print differences only.")] = False,
+    quiet: Annotated[bool, shown("--quiet", "-q", help="Print differences only.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
@@ -124,11 +128,11 @@ def replay(
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
     from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - it loads numpy and pyarrow
 
-    wanted = _wanted(episode, episodes, all_=all_)
+    ids = _episode_ids(episode, episodes, all_=all_)
     env_arguments = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
     policy_arguments = OPTIONS["policy_kwargs"].read(policy_kwargs or [], "--policy-kwargs", text=True)
     dataset = rollout_cli.load(folder)
-    places = places_of(dataset, folder, wanted)
+    places = places_of(dataset, folder, ids)
     with user_output_on_stderr():
         replayed, notices = run_again(
             dataset,
@@ -138,8 +142,8 @@ def replay(
             env_kwargs=env_arguments,
             policy_kwargs=policy_arguments,
         )
-    if wanted is not None and len(places) < len(wanted):
-        notices = [f"there are {len(places):,} of the {len(wanted):,} episodes that were named", *notices]
+    if ids is not None and len(places) < len(ids):
+        notices = [f"there are {len(places):,} of the {len(ids):,} episodes that were named", *notices]
     if not quiet:
         for notice in notices:
             print_message(f"notice: {printable(notice)}")
@@ -161,7 +165,7 @@ def replay(
     show(document, rows | {"replayed": "identical"}, as_json=json, quiet=quiet)
 
 
-def _wanted(episode: int | None, episodes: str | None, *, all_: bool) -> range | None:
+def _episode_ids(episode: int | None, episodes: str | None, *, all_: bool) -> range | None:
     """Return the ids that the options name; None for all of them."""
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - as above
 
@@ -177,10 +181,10 @@ def _wanted(episode: int | None, episodes: str | None, *, all_: bool) -> range |
     return None if episode is None else range(episode, episode + 1)
 
 
-def places_of(dataset: Dataset, folder: Path, wanted: range | None) -> list[int]:
+def places_of(dataset: Dataset, folder: Path, requested: range | None) -> list[int]:
     """Return the places of the episodes with these ids, or of all; UsageError where there is none."""
     ids = dataset.episodes["episode_id"].to_pylist()
-    places = [place for place, episode_id in enumerate(ids) if wanted is None or episode_id in wanted]
+    places = [at for at, episode_id in enumerate(ids) if requested is None or episode_id in requested]
     if not places:
         hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
         raise UsageError(f"{folder} has no such episode", code="episode-missing", hint=hint)
@@ -218,7 +222,7 @@ def diff(
     folder: Folder,
     other: Annotated[Path, folder_argument("OTHER", "Another one's.")],
     *,
-    quiet: Annotated[bool, shown("--quiet", "-q", text="Print a difference only.")] = False,
+    quiet: Annotated[bool, shown("--quiet", "-q", help="Print a difference only.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Compare the episodes of two datasets bit by bit; end with code 6 at the first difference."""

@@ -46,8 +46,11 @@ def write_card(
     files = file_store(root)
     with FolderLock(files, root):
         info = read_info(root)
-        asked = {"license": license, "plot": plot}
-        card = (info.get("card") or {}) | {name: value for name, value in asked.items() if value is not None}
+        card = dict(info.get("card") or {})
+        if license is not None:
+            card["license"] = license
+        if plot is not None:
+            card["plot"] = plot
         if plot:
             picture = plot_path(root)
             files.replace(picture, drawn(chart_of(load(root), "returns"), picture.suffix))

@@ -153,13 +153,13 @@ def _of_column(dataset: Dataset, table: pa.Table, name: str, stats: Record) -> I
     if column is not None and column.leaf.bounds:
         space[:] = column.leaf.bounds if shape else [*map(np.min, column.leaf.bounds)]
     space += 0.0  # No -0.
-    for at, index in enumerate(np.ndindex(shape)):
+    for column_values, index in zip(numbers.T, np.ndindex(shape), strict=True):
         low, high = space[:, *index].tolist()
-        facts: dict[str, Any] = _observed(numbers[:, at], low, high) | {"missing": missing}
+        facts: dict[str, Any] = _observed(column_values, low, high) | {"missing": missing}
         if exact.shape[1:] == shape:
             facts |= zip(_STATS, exact[:, *index].tolist(), strict=True)
-        indices = f"[{', '.join(map(str, index))}]" if index else ""
-        yield Dimension(name + indices, (low, high), **facts)
+        title = f"{name}{[*index]}" if index else name
+        yield Dimension(title, (low, high), **facts)
 
 
 def _observed(values: Array, low: float, high: float) -> dict[str, Any]:
@@ -180,18 +180,18 @@ def _observed(values: Array, low: float, high: float) -> dict[str, Any]:
     }
 
 
-def bins_of(values: Array, most: int = _BINS) -> Array:
+def bins_of(values: Array, limit: int = _BINS) -> Array:
     """Return the edges of bins for finite numbers, float64 (n + 1,): few integers have a bin each."""
     low = float(values.min())
     high = float(values.max())
     if max(abs(low), abs(high)) < _WHOLE and np.array_equal(values, np.floor(values)):
         # The width is a whole number, or some bins would hold one number more than others.
-        width = math.ceil((high - low + 1) / most)
+        width = math.ceil((high - low + 1) / limit)
         return np.arange(low, high + width + 1, width) - 0.5
     # There may not be so many numbers between them, or more than a float can say.
-    if not np.spacing(max(abs(low), abs(high))) * most <= high - low < math.inf:
+    if not np.spacing(max(abs(low), abs(high))) * limit <= high - low < math.inf:
         return np.array([low, max(high, np.nextafter(low, math.inf))])
-    edges = np.linspace(low, high, most + 1)
+    edges = np.linspace(low, high, limit + 1)
     if are_halves(edges):  # Which would be those of whole numbers.
         edges[-1] = np.nextafter(high, math.inf)
     return edges
@@ -202,12 +202,11 @@ def are_halves(edges: Sequence[float] | Array) -> bool:
     return all(edge % 1 == 0.5 for edge in edges)  # noqa: PLR2004
 
 
-def _frequent(texts: list[Any]) -> str:
-    counts = Counter(map(str, texts))
-    if not counts:
-        return "no value"
-    [(text, count)] = counts.most_common(1)
-    return f"{len(counts):,} different, {count:,} times {text[:60]!r}"
+def _frequent(values: list[Any]) -> str:
+    counts = Counter(map(str, values))
+    for value, count in counts.most_common(1):
+        return f"{len(counts):,} different, {count:,} times {value[:60]!r}"
+    return "no value"
 
 
 # Charts.

@@ -15,7 +15,7 @@ from rollout_cli.loading import needing
 from rollout_cli.report.charts import Bars, Chart, Profiles, Ranges, are_halves
 
 SUFFIXES = (".png", ".svg")
-_COLOUR = "#3b6fb6"
+_COLOR = "#3b6fb6"
 _COLUMNS = 3
 _DOTS = 144
 
@@ -65,10 +65,10 @@ def _panel(axes: Any, chart: Bars | Ranges) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if isinstance(chart, Ranges):
         low, middle, high = chart.percentiles.T
-        axes.fill_between(chart.places, low, high, color=_COLOUR, alpha=0.25, linewidth=0)
-        axes.plot(chart.places, middle, color=_COLOUR, marker="o", markersize=4)
+        axes.fill_between(chart.places, low, high, color=_COLOR, alpha=0.25, linewidth=0)
+        axes.plot(chart.places, middle, color=_COLOR, marker="o", markersize=4)
         return
-    axes.bar(chart.edges[:-1], chart.counts, 0.95 * np.diff(chart.edges), align="edge", color=_COLOUR)
+    axes.bar(chart.edges[:-1], chart.counts, 0.95 * np.diff(chart.edges), align="edge", color=_COLOR)
     axes.locator_params(integer=are_halves(chart.edges))
 
 
@@ -82,7 +82,7 @@ def _profiles(panels: Sequence[Any], chart: Profiles) -> None:
         axes.tick_params(labelsize="x-small")
         axes.spines[["top", "right", "left"]].set_visible(False)
         if row.counts:
-            axes.stairs(row.counts, row.edges, fill=True, color=_COLOUR)
+            axes.stairs(row.counts, row.edges, fill=True, color=_COLOR)
         else:
             text = row.text[:40] or "no finite number"
             axes.text(0.5, 0.5, text, ha="center", fontsize="x-small", parse_math=False)

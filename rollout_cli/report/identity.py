@@ -138,16 +138,16 @@ def _arguments(kwargs: Record) -> str:
     return f"({', '.join(f'{name}={value}' for name, value in kwargs.items())})"
 
 
-def _some(texts: Sequence[str], most: int) -> str:
-    shown = [*texts[:most]]
-    if len(texts) > most:
-        shown.append(f"and {len(texts) - most:,} more")
+def _some(names: Sequence[str], limit: int) -> str:
+    shown = [*names[:limit]]
+    if len(names) > limit:
+        shown.append(f"and {len(names) - limit:,} more")
     return ", ".join(shown)
 
 
 def _minute(time: str | None) -> str:
     """Return a time of info.json to the second, in UTC."""
-    return time[:19].replace("T", " ") if time else ""
+    return (time or "")[:19].replace("T", " ")
 
 
 def ends(dataset: Dataset) -> dict[str, int]:

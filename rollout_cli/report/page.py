@@ -203,8 +203,8 @@ def _lines(episode: Dataset) -> str:
     series: dict[str, Array] = {}
     for column in small:
         values = column.decode(table).astype(np.float64).reshape(len(steps), -1)
-        most = _SERIES if column.name.startswith("observation") else _SERIES // 2
-        for at, numbers in enumerate(values.T[:most]):
+        limit = _SERIES if column.name.startswith("observation") else _SERIES // 2
+        for at, numbers in enumerate(values.T[:limit]):
             series[f"{column.name}[{at}]" if column.leaf.shape else column.name] = numbers
     return svg.lines(steps, dict(islice(series.items(), 2 * _SERIES)))
 

@@ -72,14 +72,17 @@ def bars(chart: Bars) -> str:
     """Return a histogram."""
     if not chart.counts:
         return tag("p", escape(chart.note))
-    most = max(*chart.counts, 1)
+    highest_count = max(*chart.counts, 1)
     room = _HEIGHT - _BOTTOM - _TOP
-    left = _left_of(f"{most:,}")
+    left = _left_of(f"{highest_count:,}")
     width = min((_WIDTH - left) / len(chart.counts), _WIDEST_BAR)
-    parts = [_text(left - 6, _TOP + 8, f"{most:,}", "end"), _text(left - 6, _HEIGHT - _BOTTOM, "0", "end")]
+    parts = [
+        _text(left - 6, _TOP + 8, f"{highest_count:,}", "end"),
+        _text(left - 6, _HEIGHT - _BOTTOM, "0", "end"),
+    ]
     places = [left + (at + 0.5) * width for at in range(len(chart.labels))]
     for label, count, place in zip(chart.labels, chart.counts, places, strict=True):
-        height = room * count / most
+        height = room * count / highest_count
         bar = tag(
             "rect",
             tag("title", escape(f"{label}: {count:,}")),
@@ -127,13 +130,13 @@ def _points(places: Sequence[float], heights: Array) -> list[str]:
 
 def spark(row: Dimension) -> str:
     """Return the histogram of one number, small; a bin that holds anything is seen."""
-    most = max(row.counts, default=0)
-    if not most:
+    if not any(row.counts):
         return ""
+    highest_count = max(row.counts)
     width = _SPARK_WIDTH / len(row.counts)
     steps = []
     for count in row.counts:
-        height = max(1.5, _SPARK_HEIGHT * count / most) if count else 0
+        height = max(_SPARK_HEIGHT * count / highest_count, min(count, 1.5))
         steps.append(f"V{_SPARK_HEIGHT - height:.1f}h{width:.2f}")
     path = tag("path", d=f"M0 {_SPARK_HEIGHT}{''.join(steps)}V{_SPARK_HEIGHT}z")
     return tag("svg", path, viewBox=f"0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}", class_="spark", aria_hidden="true")

@@ -29,14 +29,14 @@ def lines(chart: Chart, width: int) -> Iterator[str]:
 
 def _bars(chart: Bars, width: int) -> Iterator[str]:
     total = max(1, sum(chart.counts))
-    most = max(1, *chart.counts, 0)
+    highest_count = max(1, *chart.counts, 0)
     ends = [f"{count:,} {100 * count / total:5.1f} %" for count in chart.counts]
     left = max(map(len, [chart.x, *chart.labels]))
     right = max(map(len, ends), default=0)
     room = max(_LEAST_BAR, width - left - right - 4)
     yield f"{chart.x:>{left}}  {chart.y}"
     for label, count, end in zip(chart.labels, chart.counts, ends, strict=True):
-        eighths = max(round(8 * room * count / most), 1 if count else 0)
+        eighths = max(round(8 * room * count / highest_count), min(count, 1))
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
         yield f"{label:>{left}}  {bar:<{room}}  {end:>{right}}"
 
@@ -72,7 +72,7 @@ def _profiles(chart: Profiles, width: int) -> Iterator[str]:
 
 def spark(row: Dimension) -> str:
     """Return the histogram of a number as a row of blocks; what occurs at all has one."""
-    most = max(row.counts, default=0)
-    if not most:
+    if not any(row.counts):
         return "no finite number"
-    return "".join(_HEIGHTS[-(-8 * count // most)] for count in row.counts)
+    highest_count = max(row.counts)
+    return "".join(_HEIGHTS[-(-8 * count // highest_count)] for count in row.counts)

@@ -40,6 +40,7 @@ def nested_choices(source: str) -> Iterator[int]:
 @pytest.mark.parametrize("pattern", CHECKED)
 @pytest.mark.parametrize("rule", [parallel_assignments, nested_choices])
 def test_statements_are_plain(rule: Callable[[str], Iterator[int]], pattern: str) -> None:
+    """No line of the checked packages breaks a rule."""
     paths = sorted((ROOT / "rollout_cli").glob(pattern))
     assert paths
     broken = [
@@ -65,7 +66,8 @@ def test_statements_are_plain(rule: Callable[[str], Iterator[int]], pattern: str
     ],
 )
 def test_parallel_assignments(statement: str, is_broken: bool) -> None:
-    assert list(parallel_assignments(statement)) == [1] * is_broken
+    """A swap, the result of one call, and a line with an excuse are allowed."""
+    assert is_broken == bool([*parallel_assignments(statement)])
 
 
 @pytest.mark.parametrize(
@@ -81,4 +83,5 @@ def test_parallel_assignments(statement: str, is_broken: bool) -> None:
     ],
 )
 def test_nested_choices(statement: str, is_broken: bool) -> None:
-    assert list(nested_choices(statement)) == [1] * is_broken
+    """Two in one expression are allowed where neither is inside the other."""
+    assert is_broken == bool([*nested_choices(statement)])
