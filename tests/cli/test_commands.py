@@ -195,7 +195,7 @@ def test_errors_end_in_their_codes(
     assert "rollout: error: " in plain.stderr
     document = json.loads(rollout("collect", "--timesteps", "1", "--json", code=code).stdout)["error"]
     assert (name, code) == (document["class"], document["exit_code"])
-    assert {"class", "message", "hint", "exit_code"} == set(document) - {"details"}
+    assert {"code", "class", "message", "hint", "exit_code"} == set(document) - {"details"}
 
 
 def test_an_error_is_a_line_a_hint_and_details(rollout: Caller, stand_in: StandIn) -> None:
