@@ -39,7 +39,7 @@ def test_filter(rollout: Caller, made: Path) -> None:
     assert "[folder-not-empty]" in rollout(*words, code=5).stderr
     rollout("verify", "out")
     refused = rollout("filter", made, "--keep", "lenght > 3", "-o", "no", code=2).stderr.splitlines()
-    assert refused[0].endswith("there is no column 'lenght' at character 1")
+    assert refused[0].endswith("at character 1 [expression-syntax]")
     assert "  hint: did you mean length?" == refused[1]
 
 
