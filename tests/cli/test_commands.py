@@ -195,7 +195,7 @@ def test_errors_end_in_their_codes(
     assert "rollout: error: " in plain.stderr
     document = json.loads(rollout("collect", "--timesteps", "1", "--json", code=code).stdout)["error"]
     assert (name, code) == (document["class"], document["exit_code"])
-    assert {"class", "message", "hint", "exit_code"} == set(document) - {"details"}
+    assert {"code", "class", "message", "hint", "exit_code"} == set(document) - {"details"}
 
 
 def test_an_error_is_a_line_a_hint_and_details(rollout: Caller, stand_in: StandIn) -> None:
@@ -206,7 +206,7 @@ def test_an_error_is_a_line_a_hint_and_details(rollout: Caller, stand_in: StandI
     ran = rollout("collect", "--timesteps", "1", "-q", code=3)
     assert [
         "warning: a warning",
-        "rollout: error: the policy raised in \\x1b[31mworker 3",
+        "rollout: error: the policy raised in \\x1b[31mworker 3 [policy-failed]",
         "  hint: look below",
         "",
         "Traceback:",
@@ -235,7 +235,7 @@ def test_tracebacks(rollout: Caller, stand_in: StandIn) -> None:
     assert "Traceback" in rollout("collect", "--timesteps", "1", "-v", code=3).stderr
     stand_in.raises = KeyError("x")
     lines = rollout("collect", "--timesteps", "100", code=1).stderr.splitlines()
-    at = lines.index("rollout: error: internal error: KeyError: 'x'")
+    at = lines.index("rollout: error: internal error: KeyError: 'x' [internal]")
     # Progress is finished, whoever forgot it.
     assert lines[at - 1].startswith("CartPole-v1: 56,789/100 steps")
     assert any(line.startswith("Traceback") for line in lines[at:])

@@ -87,7 +87,7 @@ def test_a_folder_without_a_dataset(rollout: Caller, words: tuple[str, ...], tmp
 def test_info_of_a_folder_of_datasets(rollout: Caller, dataset: Path) -> None:
     """They are listed; a dataset that lies in another one's folder hides nothing."""
     ran = rollout("info", dataset.parent, code=5)
-    assert f"{dataset.parent} is no dataset, but holds some" in ran.stderr
+    assert "[not-a-dataset]" in ran.stderr
     assert f"hint: name one of: {dataset}" in ran.stderr
     rollout(*MAKE, "--episodes", "1", "-o", dataset / "inner")
     assert str(dataset) in rollout("info", dataset).stdout.splitlines()[0]
@@ -114,7 +114,7 @@ def test_faults_and_their_repair(rollout: Caller, dataset: Path) -> None:
     last = data_files(dataset)[-1]
     last.write_bytes(last.read_bytes()[:-9])
     ran = rollout("verify", dataset, code=6)
-    assert "does not hold what it states" in ran.stderr
+    assert "[dataset-invalid]" in ran.stderr
     assert last.name in ran.stderr
     assert f"rollout repair {shlex.quote(str(dataset))}" in ran.stderr
     document = json.loads(rollout("verify", dataset, "--json", code=6).stdout)

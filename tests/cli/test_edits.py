@@ -36,10 +36,10 @@ def test_filter(rollout: Caller, made: Path) -> None:
     assert f"episodes   {dry['episodes']}\n" in rollout(*words).stdout
     assert dry | {"written": True} == json.loads(rollout(*words, "--overwrite", "--json").stdout)
     assert f"{Path('out').resolve()}\n" == rollout(*words, "--overwrite", "-q").stdout
-    assert "exists and is not empty" in rollout(*words, code=5).stderr
+    assert "[folder-not-empty]" in rollout(*words, code=5).stderr
     rollout("verify", "out")
     refused = rollout("filter", made, "--keep", "lenght > 3", "-o", "no", code=2).stderr.splitlines()
-    assert refused[0].endswith("there is no column 'lenght' at character 1")
+    assert refused[0].endswith("at character 1 [expression-syntax]")
     assert "  hint: did you mean length?" == refused[1]
 
 
@@ -89,8 +89,8 @@ def test_convert(rollout: Caller, made: Path) -> None:
     rollout("convert", made, "--next-observation", "--group-rows", "64", "-o", "out")
     assert "next_observation" in info_of(Path("out"))["features"]
     rollout("diff", made, "out")
-    assert "there is no info 'x'" in rollout("convert", made, "--drop-info", "x", "-o", "no", code=2).stderr
-    assert "nothing is to be changed" in rollout("convert", made, "-o", "no", code=2).stderr
+    assert "[info-unknown]" in rollout("convert", made, "--drop-info", "x", "-o", "no", code=2).stderr
+    assert "[nothing-to-change]" in rollout("convert", made, "-o", "no", code=2).stderr
     assert not Path("no").exists()
 
 

@@ -102,7 +102,7 @@ def test_replaying_a_dataset_runs_no_code_that_it_names(evil: Caller, name: str)
     """It is refused in a line, with the exit code of code that cannot be loaded."""
     change({**ENVS, **POLICIES}[name])
     ran = evil("replay", "out", "--all", code=3)
-    assert "may run any code" in ran.stderr
+    assert "[file-may-run-code]" in ran.stderr
     assert "--trust" in ran.stderr
     assert not Path(CANARY).exists()
 
@@ -110,7 +110,7 @@ def test_replaying_a_dataset_runs_no_code_that_it_names(evil: Caller, name: str)
 @pytest.mark.parametrize("name", ENVS)
 def test_rendering_a_dataset_runs_no_code_that_it_names(evil: Caller, name: str) -> None:
     change(ENVS[name])
-    assert "may run any code" in evil("render", "out", "-o", "film", code=3).stderr
+    assert "[file-may-run-code]" in evil("render", "out", "-o", "film", code=3).stderr
     assert not Path(CANARY).exists()
     assert not Path("film").exists()
 
@@ -161,7 +161,7 @@ def test_a_pickle_by_another_name_is_refused(rollout: Caller, name: str) -> None
     """Only `.pkl` and `.pickle` say that the file is code."""
     Path(name).write_bytes(pickle.dumps(Touch()))
     ran = rollout(*COLLECT, "--episodes", "1", "--policy", name, "-o", "out", code=3)
-    assert "is a pickle, which may run any code" in ran.stderr
+    assert "[file-may-run-code]" in ran.stderr
     assert not Path(CANARY).exists()
 
 
@@ -208,7 +208,7 @@ def test_a_link_to_another_dataset_is_not_written_through(rollout: Caller) -> No
     shutil.rmtree("out/meta")
     Path("out/meta").symlink_to(Path("mine/meta").absolute())
     before = Path("mine/meta/info.json").read_bytes()
-    assert "is a link" in rollout("card", "out", "--license", "mit", code=5).stderr
+    assert "[folder-is-a-link]" in rollout("card", "out", "--license", "mit", code=5).stderr
     assert before == Path("mine/meta/info.json").read_bytes()
 
 

@@ -16,6 +16,7 @@ from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.run.merge import merge
 from tests.helpers.damage import INFO, data, episodes, rewrite, set_json
+from tests.helpers.errors import raises
 from tests.helpers.writing import CHUNKS, SMALL, write_dataset
 
 FILE = 2
@@ -71,7 +72,7 @@ def test_an_edit_refuses_what_verify_rejects(folder: Path, tmp_path: Path, harm:
     file, change = HARMS[harm]
     rewrite(folder / file, change)
     assert verify_dataset(folder).faults
-    with pytest.raises(DatasetFormatError, match=rf"d is damaged: .*file-{FILE:05}") as caught:
+    with raises(DatasetFormatError, "dataset-damaged", FILE) as caught:
         EDITS[edit](folder, tmp_path / "out")
     assert "rollout repair" in caught.value.hint
     assert caught.value.hint.endswith("verify=False")
@@ -90,10 +91,10 @@ def test_a_load_that_verifies(pristine: Path, folder: Path) -> None:
     """A view of files that are as they were can be exported; a load verifies only where it is asked to."""
     file, change = HARMS["other actions"]
     rewrite(folder / file, change)
-    with pytest.raises(DatasetFormatError, match="the statistics in its footer"):
+    with raises(DatasetFormatError, "dataset-damaged"):
         load(folder, verify=True)
     assert len(load(pristine, verify=True)) == len(load(folder))
     set_json(folder / INFO, bytes=sum(path.stat().st_size for path in folder.rglob("file-*.parquet")))
     export(load(folder)[:2], "hf", folder.parent / "two")
-    with pytest.raises(DatasetFormatError, match="the statistics in its footer"):
+    with raises(DatasetFormatError, "dataset-damaged"):
         export(load(folder)[-30:], "hf", folder.parent / "many")

@@ -29,6 +29,7 @@ from rollout_cli.errors import RolloutError, StorageError
 from tests.helpers.chunks import episode
 from tests.helpers.damage import set_json
 from tests.helpers.datasets import info_of, numbers_of, source_of
+from tests.helpers.errors import raises
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     CHUNKS,
@@ -68,7 +69,7 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: P
     for fail_at in third_of(by_kind[for_good::11]):
         path = tmp_path / f"d{fail_at}"
         files = FailingFiles(fail_at, for_good=for_good)
-        with pytest.raises(StorageError, match="No space left") as caught:
+        with raises(StorageError, "write-failed") as caught:
             write_dataset(path, CHUNKS, limits=SMALL, flush=True, files=files)
         assert 5 == caught.value.exit_code
         assert caught.value.hint
@@ -99,7 +100,7 @@ def test_a_commit_whose_name_may_not_be_safe_is_counted(tmp_path: Path) -> None:
     assert len(synced) > 3
     for at in synced[1:3]:
         path = tmp_path / f"d{at}"
-        with pytest.raises(StorageError, match="No space left"):
+        with raises(StorageError, "write-failed"):
             write_dataset(path, CHUNKS, limits=SMALL, flush=True, files=FailingFiles(at))
         assert numbers_of(path)
         assert [] == verify_dataset(path).faults
@@ -117,7 +118,7 @@ def test_a_commit_that_has_a_longer_data_file_is_counted(tmp_path: Path, operati
     for at in again:
         path = tmp_path / f"d{at}"
         fail_at = next(later for later in range(at + 1, len(tried)) if tried[later][0] == operation)
-        with pytest.raises(StorageError, match="No space left"):
+        with raises(StorageError, "write-failed"):
             write_dataset(path, CHUNKS, limits=SMALL, flush=True, files=FailingFiles(fail_at))
         last = read_committed(path, read_info(path)).segments[-1]
         assert pq.read_metadata(last.segment.paths(path)[0]).num_rows > last.record.steps
@@ -320,7 +321,7 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
         kill_while_writing(path, KilledFiles(kill_at), overwrite=True)
         if (path / ".replaced").exists() and not (path / "meta/info.json").exists():
             in_between += 1
-            with pytest.raises(StorageError, match="was killed while it replaced") as caught:
+            with raises(StorageError, "dataset-being-replaced") as caught:
                 read_info(path)
             assert str(path / ".replaced") in caught.value.hint
         next_one = open_writer(path, limits=SMALL, overwrite=True)
@@ -608,8 +609,8 @@ def test_a_folder_that_is_renamed_before_the_columns_are_decided_is_not_begun_ag
 
 def test_an_error_of_the_timer_is_raised_by_the_next_call(tmp_path: Path) -> None:
     files = FailingFiles()
-    with (  # noqa: PT012
-        pytest.raises(StorageError, match="No space left"),
+    with (
+        raises(StorageError, "write-failed"),
         open_writer(tmp_path / "d", files=files, flush_seconds=0.01) as writer,
     ):
         files.fail_at = len(files.operations)

@@ -26,6 +26,7 @@ from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
 from tests.helpers.chunks import episode
 from tests.helpers.datasets import source_of
+from tests.helpers.errors import raises
 from tests.helpers.writing import all_files, hidden_files, open_writer, resume_dataset, write_dataset
 
 EPISODES = [episode(number, 300) for number in range(6)]
@@ -45,7 +46,7 @@ def test_a_dataset_is_not_replaced_unasked(tmp_path: Path) -> None:
     """The hint names the option, and nothing changes."""
     write_dataset(tmp_path, EPISODES)
     before = all_files(tmp_path)
-    with pytest.raises(DatasetExistsError, match="not empty") as caught:
+    with raises(DatasetExistsError, "folder-not-empty") as caught:
         write_dataset(tmp_path, EPISODES)
     assert "overwrite=True" in caught.value.hint
     assert 5 == caught.value.exit_code
@@ -116,11 +117,11 @@ def test_a_dataset_of_links_is_read_and_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_file_in_the_way_is_refused(tmp_path: Path, *, overwrite: bool) -> None:
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(DatasetExistsError, match="is a file"):
+    with raises(DatasetExistsError, "folder-is-a-file"):
         write_dataset(tmp_path / "out", EPISODES, overwrite=overwrite)
     with pytest.raises(DatasetExistsError):
         is_unbegun(tmp_path / "out")
-    with pytest.raises(DatasetExistsError, match=r"out/deeper is a file, or lies below one"):
+    with raises(DatasetExistsError, "folder-is-a-file"):
         write_dataset(tmp_path / "out" / "deeper", EPISODES, overwrite=overwrite)
 
 
@@ -145,7 +146,7 @@ def test_what_a_killed_start_left_is_overwritten(tmp_path: Path, name: str) -> N
     """Without `overwrite` the folder is refused, as each that is not empty."""
     (tmp_path / "d/meta").mkdir(parents=True)
     (tmp_path / "d" / name).touch()
-    with pytest.raises(DatasetExistsError, match="is not empty"):
+    with raises(DatasetExistsError, "folder-not-empty"):
         write_dataset(tmp_path / "d", EPISODES)
     write_dataset(tmp_path / "d", EPISODES, overwrite=True)
     assert 6 == read_info(tmp_path / "d")["episodes"]
@@ -189,7 +190,7 @@ def test_special_files_are_an_error_and_do_not_block(tmp_path: Path) -> None:
         path.unlink()
         os.mkfifo(path)
     assert "not a regular file" in read_committed(tmp_path, info).notices[0]
-    with pytest.raises(DatasetFormatError, match="not a regular file"):
+    with raises(DatasetFormatError, "not-a-regular-file"):
         read_info(tmp_path)
 
 
@@ -218,7 +219,7 @@ def test_a_name_that_is_too_long_is_a_storage_error(tmp_path: Path, name: str) -
         lambda: check_free_space(tmp_path / name),
         lambda: read_info(tmp_path / name),
     ):
-        with pytest.raises(StorageError, match="File name too long"):
+        with raises(StorageError, "read-failed"):
             action()
 
 
@@ -233,7 +234,7 @@ def test_a_long_path_works(tmp_path: Path) -> None:
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     """The first one goes on, and afterwards the folder is free."""
     with open_writer(tmp_path) as writer:
-        with pytest.raises(DatasetLockedError, match="being written by another run") as caught:
+        with raises(DatasetLockedError, "dataset-locked") as caught:
             open_writer(tmp_path, overwrite=True)
         assert (5, True) == (caught.value.exit_code, str(tmp_path) in caught.value.message)
         writer.write(EPISODES[0])
@@ -344,8 +345,8 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="not a folder that can be written to"):
+    with raises(StorageError, "folder-not-writable"):
         check_free_space(tmp_path / "file")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(StorageError, match="not a folder that can be written to"):
+    with raises(StorageError, "folder-not-writable"):
         check_free_space(tmp_path)

@@ -23,6 +23,7 @@ from rollout_cli.run.compare import diff
 from tests.helpers.batches import assert_same_batches, assert_same_info_values, assert_same_steps
 from tests.helpers.damage import episodes, set_values
 from tests.helpers.datasets import info_of
+from tests.helpers.errors import raises
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     RICH_SPEC,
@@ -87,7 +88,7 @@ def test_a_filter(dataset: Dataset, tmp_path: Path) -> None:
     kept = written(filter_dataset(dataset, tmp_path / "d", "length > 12"))
     assert {"keep": "length > 12"} == info_of(tmp_path / "d")["derived"][0]["options"]
     assert diff(dataset.filter("length > 12"), kept) is None
-    with pytest.raises(UsageError, match="true of no episode"):
+    with raises(UsageError, "no-episode-matches"):
         filter_dataset(dataset, tmp_path / "none", "length > 1000")
     assert not (tmp_path / "none").exists()
 
@@ -126,7 +127,7 @@ def test_parts_that_are_none(dataset: Dataset, tmp_path: Path, parts: Any, messa
 def test_no_part_is_written_where_one_cannot_be(dataset: Dataset, tmp_path: Path) -> None:
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "note").touch()
-    with pytest.raises(DatasetExistsError, match="is not empty"):
+    with raises(DatasetExistsError, "folder-not-empty"):
         split_dataset(dataset, tmp_path, {"train": 0.5, "test": 0.5})
     assert not (tmp_path / "train").exists()
 
@@ -152,7 +153,7 @@ def test_infos_are_left_out(dataset: Dataset, tmp_path: Path) -> None:
         sorted(found.episode_infos),
     )
     assert "env_info.text" not in info_of(tmp_path / "d")["features"]
-    with pytest.raises(UsageError, match="there is no info 'nothing'"):
+    with raises(UsageError, "info-unknown", "nothing"):
         convert_dataset(dataset, tmp_path / "none", drop_info=["x", "nothing"])
 
 
@@ -207,7 +208,7 @@ def test_an_open_reader_notices_that_other_episodes_took_their_place(
         make(2, path)
         opened = load(path)
         make(3, path)
-        with pytest.raises(DatasetFormatError, match="of another run or place"):
+        with raises(DatasetFormatError, "file-of-other-run"):
             len(opened[0].rewards)
 
 
@@ -246,7 +247,7 @@ def test_rewards_that_are_none(dataset: Dataset, tmp_path: Path, reward: Any, me
     assert message in caught.value.message
     assert "episode 90" in message or not (tmp_path / "d").exists()
     assert "complete" != info_of(tmp_path / "d").get("status")
-    with pytest.raises(UsageError, match="names no function"):
+    with raises(UsageError, "function-spec"):
         relabel_dataset(dataset, tmp_path / "d", "mine")
 
 
@@ -286,7 +287,7 @@ def test_a_dry_run_says_what_would_be_written(dataset: Dataset, tmp_path: Path) 
 def test_what_is_read_is_not_written_to(made: Path, dataset: Dataset) -> None:
     """Nor is any folder in it."""
     for place in (made, made / "data" / "d", made / "f"):
-        with pytest.raises(UsageError, match="is read itself"):
+        with raises(UsageError, "output-is-input"):
             filter_dataset(dataset, place, "true", overwrite=True)
 
 

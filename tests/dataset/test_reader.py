@@ -33,6 +33,7 @@ from tests.helpers.damage import (
     set_footer,
     set_json,
 )
+from tests.helpers.errors import raises
 from tests.helpers.writing import RICH_SPEC, SMALL, open_writer, rich_episodes, wait_for_writes, write_dataset
 
 
@@ -197,14 +198,14 @@ def test_a_run_that_ends_while_its_dataset_is_loaded_is_no_warning(
 def test_an_episodes_file_in_the_place_of_another_is_named_at_once(folder: Path) -> None:
     """Its episodes are in another data file than its own name says."""
     shutil.copy(folder / episodes(1), folder / episodes(2))
-    with pytest.raises(DatasetFormatError, match="another data file") as caught:
+    with raises(DatasetFormatError, "file-misplaced") as caught:
         load(folder)
     assert str(folder / episodes(2)) in caught.value.message
 
 
 def test_a_data_file_in_the_place_of_another_is_named_when_it_is_read(folder: Path) -> None:
     shutil.copy(folder / data(1), folder / data(2))
-    with pytest.raises(DatasetFormatError, match=r"file-00002.*first_number is 6, not 12"):
+    with raises(DatasetFormatError, "file-of-other-run", "first_number"):
         load(folder).to_episode_batch()
 
 
@@ -212,7 +213,7 @@ def test_a_data_file_in_the_place_of_another_is_named_when_it_is_read(folder: Pa
 @pytest.mark.parametrize("key", ORIGIN_KEYS)
 def test_a_file_that_does_not_say_where_it_belongs_is_refused(folder: Path, file: str, key: str) -> None:
     set_footer(folder / file, key, None)
-    with pytest.raises(DatasetFormatError, match=f"file-00001.*{key} is missing"):
+    with raises(DatasetFormatError, "file-of-other-run", key):
         load(folder).to_episode_batch()
 
 
@@ -234,7 +235,7 @@ def test_a_dataset_that_was_replaced_is_an_error_and_never_wrong_rows(
     if is_open:
         assert expected == dataset[0].rewards.tolist()
     for place in range(0 if not is_open else 9, 60):  # The first 50 rows are in memory.
-        with pytest.raises(DatasetFormatError, match=r"rollout\.run is") as caught:
+        with raises(DatasetFormatError, "file-of-other-run") as caught:
             dataset[place].rewards  # noqa: B018 - reading is the point
         assert "load it again" in caught.value.hint
 
@@ -261,7 +262,7 @@ def test_a_dataset_that_was_replaced_by_one_of_the_same_fingerprint_is_an_error(
         if when == "after that":
             assert 20 == len(dataset[0].rewards)
         replace_it()
-    with pytest.raises(DatasetFormatError, match="was replaced while it was read") as caught:
+    with raises(DatasetFormatError, "dataset-replaced") as caught:
         load(tmp_path) if when == "while it is loaded" else dataset[3].rewards
     assert "load the dataset again" == caught.value.hint
 
@@ -278,7 +279,7 @@ def test_a_dataset_that_is_replaced_while_its_files_are_listed_is_said_to_be(
         return original(path)
 
     monkeypatch.setattr(Path, "iterdir", slow_iterdir)
-    with pytest.raises(DatasetFormatError, match="or is just doing that"):
+    with raises(DatasetFormatError, "dataset-being-replaced"):
         load(folder)
 
 
@@ -289,7 +290,7 @@ def test_a_file_whose_row_groups_are_others_is_not_read_by_its_old_ones(tmp_path
     assert 20 == len(dataset[0].rewards)
     write_dataset(tmp_path, equal_episodes(1), limits=SMALL, overwrite=True)
     set_json(tmp_path / INFO, times=times)
-    with pytest.raises(DatasetFormatError, match="was replaced while it was read"):
+    with raises(DatasetFormatError, "dataset-replaced"):
         dataset[4].rewards  # noqa: B018 - as above
 
 
@@ -358,7 +359,7 @@ def test_damaged_metadata_is_named_at_once(
 def test_a_flipped_bit_is_found_when_it_is_read(folder: Path) -> None:
     """Each page has a checksum."""
     flip(folder / data(0), 200)
-    with pytest.raises(DatasetFormatError, match="file-00000"):
+    with raises(DatasetFormatError, "parquet-unreadable"):
         load(folder).to_episode_batch()
 
 
@@ -367,7 +368,7 @@ def test_an_info_that_describes_no_spaces_is_refused(folder: Path, key: str) -> 
     info = json.loads((folder / INFO).read_text())
     del info[key]
     (folder / INFO).write_text(json.dumps(info))
-    with pytest.raises(DatasetFormatError, match=r"info\.json"):
+    with raises(DatasetFormatError, "info-value", "info.json"):
         load(folder)
 
 
@@ -383,7 +384,7 @@ def test_a_folder_that_cannot_be_read_is_a_storage_error(
         return original(path)
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(StorageError, match="Permission denied") as caught:
+    with raises(StorageError, "read-failed") as caught:
         load(folder)
     assert "permissions" in caught.value.hint
 
@@ -395,15 +396,15 @@ def test_too_little_memory_is_a_storage_error_with_advice(
         raise MemoryError("no more")
 
     monkeypatch.setattr(rows, "decode_chunk", refuse)
-    with pytest.raises(StorageError, match="119 episodes do not fit") as caught:
+    with raises(StorageError, "out-of-memory") as caught:
         dataset.to_episode_batch()
     assert "dataset[a:b]" in caught.value.hint
 
 
 def test_no_dataset_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetFormatError, match="is not a dataset"):
+    with raises(DatasetFormatError, "not-a-dataset"):
         load(tmp_path)
-    with pytest.raises(DatasetFormatError, match="is not a dataset"):
+    with raises(DatasetFormatError, "not-a-dataset"):
         load(tmp_path / "missing")
 
 

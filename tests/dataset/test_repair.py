@@ -38,6 +38,7 @@ from tests.helpers.damage import (
     set_values,
 )
 from tests.helpers.datasets import set_source, source_of
+from tests.helpers.errors import raises
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     RICH_SPEC,
@@ -280,7 +281,7 @@ def test_partitions_are_cut_by_themselves(tmp_path: Path) -> None:
 def test_a_dataset_of_another_version_is_left_alone(folder: Path, version: int) -> None:
     """It needs the version that made it."""
     set_json(folder / INFO, format_version=version)
-    with pytest.raises(DatasetFormatError, match=f"format version {version}") as caught:
+    with raises(DatasetFormatError, "info-version", version) as caught:
         repair_dataset(folder)
     assert "the version of rollout-collect that made it" in caught.value.hint
 
@@ -326,7 +327,7 @@ def test_a_repair_that_ends_early_is_completed_by_the_next(broken: Path, tmp_pat
     for at in range(kind == "fails", len(healthy.operations), 2):
         path = Path(shutil.copytree(broken, tmp_path / f"out-{at}"))
         if kind == "fails":
-            with pytest.raises(StorageError, match="No space left"):
+            with raises(StorageError, "write-failed"):
                 repair_through(FailingFiles(at, for_good=True), path)
         else:
             with pytest.raises(Killed):

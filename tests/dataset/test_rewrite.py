@@ -21,6 +21,7 @@ from tests.helpers.batches import assert_same_info_values, assert_same_steps
 from tests.helpers.chunks import episode
 from tests.helpers.damage import data, episodes, set_values
 from tests.helpers.datasets import episodes_of, info_of, set_source
+from tests.helpers.errors import raises
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     RICH_SPEC,
@@ -173,7 +174,7 @@ def test_parts_of_other_files_keep_a_record_of_their_own(
     assert files == sources[0]["files"]
     assert change == {name: sources[1][name] for name in change}
     assert [] == verify_dataset(tmp_path / "d").faults
-    with pytest.raises(UsageError, match="an episode is given twice"):
+    with raises(UsageError, "episode-repeated"):
         derivation([load(tmp_path / "b")] * 2, tmp_path / "e", operation="test", options={})
 
 
@@ -202,13 +203,13 @@ def test_episodes_that_do_not_go_together_are_refused(tmp_path: Path, one: Path)
         with pytest.raises(UsageError, match=message):
             derived(tmp_path / "d", *inputs)
         assert not (tmp_path / "d").exists()
-    with pytest.raises(UsageError, match="read itself"):
+    with raises(UsageError, "output-is-input"):
         derived(tmp_path / "box", load(tmp_path / "box"), overwrite=True)
 
 
 def test_a_derived_dataset_is_not_continued(tmp_path: Path, one: Path) -> None:
     derived(tmp_path / "d", load(one)[:4])
-    with pytest.raises(UsageError, match=r"made of others \(test\)"):
+    with raises(UsageError, "run-unknown"):
         collected_source(read_info(tmp_path / "d"))
 
 
@@ -238,7 +239,7 @@ def test_a_disk_that_fails_keeps_what_was_committed(tmp_path: Path, one: Path) -
     """And the error does not promise that the rest could be made later."""
     files = FailingFiles()
     derived(tmp_path / "counted", load(one), files=files)
-    with pytest.raises(StorageError, match="No space left") as caught:
+    with raises(StorageError, "write-failed") as caught:
         derived(tmp_path / "d", load(one), files=FailingFiles(len(files.operations) // 2))
     n_episodes = len(episodes_of(tmp_path / "d"))
     assert caught.value.hint.endswith(f"are safe in {tmp_path / 'd'}")

@@ -18,6 +18,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import UsageError
 from tests.helpers.chunks import BOX_SPEC, episode, grouped
+from tests.helpers.errors import raises
 from tests.helpers.thorough import usually
 from tests.helpers.writing import (
     RICH_SPEC,
@@ -57,7 +58,7 @@ def test_partitions_share_the_bytes_of_a_segment_down_to_a_least_share() -> None
 
 @pytest.mark.parametrize("size", [0, -1, (1 << 30) + 1])
 def test_a_segment_that_memory_does_not_hold_is_refused(size: int) -> None:
-    with pytest.raises(UsageError, match="segments of"):
+    with raises(UsageError, "segment-size"):
         SizeLimits(segment_bytes=size)
 
 

@@ -114,7 +114,7 @@ def test_a_cap_ends_the_run(tmp_path: Path, whole: Path) -> None:
 def test_nothing_is_kept(tmp_path: Path) -> None:
     """The cap says when that is known, and no dataset is left."""
     ran = collect(tmp_path / "out", "--keep", "return > 1e9", "--episodes", "1", *LOCAL, code=2)
-    assert "none of 1,000 episodes was kept" in ran.stderr
+    assert "[no-episode-kept]" in ran.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -169,7 +169,7 @@ def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
         assert message in refused.stderr, refused.said
     assert not (tmp_path / "all").exists()
     refused = called("merge", one, two, three, "--output", three, "--overwrite", code=2)
-    assert "is read itself" in refused.stderr, refused.said
+    assert "[output-is-input]" in refused.stderr, refused.said
     assert "complete" == info_of(three)["status"]
 
 
@@ -248,7 +248,7 @@ def test_each_shard_is_compared_with_all_before_it(tmp_path: Path) -> None:
 
     read("-12", "episode")
     refused = called("merge", *parts, *merging, code=2)
-    assert f"{parts[2]} has another policy or environment than {parts[0]}: w has changed" in refused.stderr
+    assert "[shards-of-other-files]" in refused.stderr
     read("121", "load")
     called("merge", *parts, *merging, "--accept-changes")
     source = source_of(tmp_path / "all")

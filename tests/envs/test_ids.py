@@ -11,6 +11,7 @@ import pytest
 
 from rollout_cli.envs.source import env_source
 from rollout_cli.errors import EnvLoadError, UsageError
+from tests.helpers.errors import raises
 from tests.helpers.projects import project, write_module
 
 __all__ = ["project"]
@@ -50,10 +51,10 @@ def test_an_id_of_an_installed_package(packages: None, module: str) -> None:
 def test_an_id_of_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint is the pip command; a package without the id, and one that nobody knows, are refused as ever."""
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
-    with pytest.raises(UsageError, match="needs gymnasium-robotics, which is not installed") as caught:
+    with raises(UsageError, "package-missing") as caught:
         env_source("FetchReach-v4").resolve()
     assert "pip install gymnasium-robotics" == caught.value.hint
-    with pytest.raises(EnvLoadError, match="there is no environment 'not_installed/Env-v0'"):
+    with raises(EnvLoadError, "env-unknown", "not_installed/Env-v0"):
         env_source("not_installed/Env-v0").resolve()
 
 
@@ -61,5 +62,5 @@ def test_a_package_that_cannot_be_imported(packages: None, project: Path) -> Non
     """What it raises is an error of the environment, with the traceback."""
     del packages
     write_module(project, "highway_env", "raise RuntimeError('no screen')")
-    with pytest.raises(EnvLoadError, match="importing 'highway_env', which registers 'highway-v0', failed"):
+    with raises(EnvLoadError, "import-failed", "highway_env", "highway-v0"):
         env_source("highway-v0").resolve()

@@ -19,6 +19,7 @@ import pytest
 from rollout_cli.envs.describe import time_limit_of
 from rollout_cli.envs.source import EnvSource, as_env_source, build_native, env_source, wrapper_source
 from rollout_cli.errors import EnvLoadError
+from tests.helpers.errors import raises
 from tests.helpers.projects import project, write_module
 from tests.workers.worlds import ChainEnv
 
@@ -171,7 +172,7 @@ def test_python_objects() -> None:
 
 def test_objects_that_are_refused() -> None:
     """What is no environment is a clear error."""
-    with pytest.raises(EnvLoadError, match="an object of type int is no environment"):
+    with raises(EnvLoadError, "env-type"):
         as_env_source(3)
 
 
@@ -179,7 +180,7 @@ def test_an_environment_that_cannot_be_pickled() -> None:
     """It is refused where it is given, not in the worker."""
     env = ChainEnv()
     env.lock = (number for number in range(3))  # type: ignore[attr-defined]
-    with pytest.raises(EnvLoadError, match="of type ChainEnv cannot be pickled") as caught:
+    with raises(EnvLoadError, "pickle-failed", "ChainEnv") as caught:
         as_env_source(env)
     assert "factory" in caught.value.hint
 
@@ -258,14 +259,14 @@ def test_a_missing_extra_gives_the_pip_line() -> None:
     def make() -> Any:
         raise gymnasium.error.DependencyNotInstalled('X is not installed, run `pip install "gymnasium[x]"`')
 
-    with pytest.raises(EnvLoadError, match="needs a package that is missing") as caught:
+    with raises(EnvLoadError, "env-package-missing") as caught:
         as_env_source(make).build()
     assert 'run pip install "gymnasium[x]"' == caught.value.hint
 
 
 def test_an_object_of_several_agents() -> None:
     """It is refused as such before it is pickled, with both ways out."""
-    with pytest.raises(EnvLoadError, match="multi-agent") as caught:
+    with raises(EnvLoadError, "env-multi-agent") as caught:
         as_env_source(type("Parallel", (), {"agents": ["first"]})())
     assert "SuperSuit" in caught.value.hint
 
@@ -273,10 +274,10 @@ def test_an_object_of_several_agents() -> None:
 def test_kinds_that_are_not_gymnasiums() -> None:
     """Vectorised and old environments are refused with what to do instead."""
     old = type("OldEnv", (), {"__module__": "gym.core"})()
-    with pytest.raises(EnvLoadError, match="of type OldEnv") as caught:
+    with raises(EnvLoadError, "env-not-gymnasium", "OldEnv") as caught:
         as_env_source(lambda: old).build()
     assert "shimmy" in caught.value.hint
-    with pytest.raises(EnvLoadError, match="SyncVectorEnv") as caught:
+    with raises(EnvLoadError, "env-not-gymnasium", "SyncVectorEnv") as caught:
         as_env_source(lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")).build()
     assert "single environment" in caught.value.hint
 
@@ -315,7 +316,7 @@ def test_wrappers_of_a_source(project: Path) -> None:
         ("doubled:Doubled", {"factor": 3.0}, digest),
         ("ClipReward", {"max_reward": 2.5}, None),
     ] == recorded
-    with pytest.raises(EnvLoadError, match="doubled:Doubled wraps single environments") as caught:
+    with raises(EnvLoadError, "wrapper-vector") as caught:
         build_native(source, 2, 0)
     assert 'omit vectorization="native"' in caught.value.hint
 
@@ -345,6 +346,6 @@ def test_an_annotation_decides_whether_a_list_is_a_tuple(project: Path) -> None:
 def test_a_vector_entry_point_that_cannot_be_imported() -> None:
     """The hint names what is missing, as it does for a single environment."""
     spec = gymnasium.envs.registration.EnvSpec("Absent-v0", vector_entry_point="absent_module:Rows")
-    with pytest.raises(EnvLoadError, match=r"'Absent-v0' cannot be built: .*absent_module") as caught:
+    with raises(EnvLoadError, "env-build", "Absent-v0", "absent_module") as caught:
         build_native(as_env_source(spec), 2, 0)
     assert "install the package that provides 'absent_module'" == caught.value.hint

@@ -11,6 +11,7 @@ import pytest
 
 from rollout_cli.envs.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate, updated_env
 from rollout_cli.errors import EnvLoadError, EnvTypeError
+from tests.helpers.errors import raises
 from tests.workers.worlds import ChainEnv
 
 
@@ -63,7 +64,7 @@ def test_the_base_keeps_the_environment() -> None:
     """EnvUpdate changes nothing, and needs an environment to keep."""
     env = ChainEnv()
     assert crossed(EnvUpdate())(env) is env
-    with pytest.raises(EnvLoadError, match="has none yet"):
+    with raises(EnvLoadError, "update-without-env"):
         EnvUpdate()()
 
 
@@ -83,10 +84,10 @@ def test_new_env_update_says_what_failed() -> None:
     def broken() -> Any:
         raise RuntimeError("no simulator")
 
-    with pytest.raises(EnvLoadError, match="'broken' cannot be built: RuntimeError: no simulator") as caught:
+    with raises(EnvLoadError, "env-build", "broken", "RuntimeError") as caught:
         NewEnvUpdate(broken)()
     assert "Traceback" in caught.value.details
-    with pytest.raises(EnvTypeError, match=r"of type int is no gymnasium\.Env") as caught:
+    with raises(EnvTypeError, "env-type") as caught:
         updated_env(None, NewEnvUpdate(lambda: 3), gymnasium.Env)  # type: ignore[arg-type, return-value]
     assert "NewEnvUpdate gave it" == caught.value.hint
 
@@ -131,7 +132,7 @@ def test_set_task_replaces_another_type() -> None:
 
 def test_set_task_needs_set_task() -> None:
     """An environment without set_task is named."""
-    with pytest.raises(EnvLoadError, match="ChainEnv has no set_task"):
+    with raises(EnvLoadError, "env-without-tasks", "ChainEnv", "set_task"):
         SetTaskUpdate(ChainEnv, 1)(ChainEnv())
 
 
@@ -152,7 +153,7 @@ def test_existing_env_update_refuses_what_cannot_be_pickled() -> None:
     """It says so where it is made, and what to use instead."""
     env = ClosableEnv()
     env.lock = (number for number in range(3))  # type: ignore[attr-defined]
-    with pytest.raises(EnvLoadError, match="cannot be pickled") as caught:
+    with raises(EnvLoadError, "pickle-failed") as caught:
         ExistingEnvUpdate(env)
     assert "NewEnvUpdate" in caught.value.hint
 

@@ -20,6 +20,7 @@ from rollout_cli.policies.policy import AdaptedPolicy, is_policy_source
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.policies.source import policy_source
 from rollout_cli.seeding.generators import EpisodeSeeder
+from tests.helpers.errors import raises
 from tests.policies.checking import check_policy
 
 ENV_SPEC = EnvSpec(spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4))
@@ -119,7 +120,7 @@ def test_get_action_alone(candidate: Any) -> None:
     """There are no batches: such a policy acts on one episode at a time, and a worker takes one for each row."""
     policy = adapt_policy(candidate, ENV_SPEC)
     assert (True, False, 0) == (policy.row_by_row, policy.row_wise, policy.get_action(OBSERVATION)[0])
-    with pytest.raises(PolicyError, match="has no get_actions: it acts on one observation at a time"):
+    with raises(PolicyError, "policy-not-batched", "get_actions"):
         policy.get_actions(BATCH)
 
 
@@ -130,7 +131,7 @@ def test_a_built_in_policy_is_named_where_it_has_no_batches() -> None:
         def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
             return 0, {}
 
-    with pytest.raises(PolicyError, match=r"^Single has no get_actions"):
+    with raises(PolicyError, "policy-not-batched", "get_actions"):
         Single().get_actions(BATCH)
 
 
@@ -251,7 +252,7 @@ def test_parameters_of_a_policy_without_any(make: Callable[[], Any]) -> None:
     policy = adapt_policy(make(), ENV_SPEC)
     assert {} == policy.get_param_values()
     policy.set_param_values({})
-    with pytest.raises(PolicyError, match="not both get_param_values and set_param_values"):
+    with raises(PolicyError, "policy-no-parameters", "get_param_values", "set_param_values"):
         policy.set_param_values({"gain": 2.0})
 
 
@@ -425,7 +426,7 @@ def test_deterministic_modes() -> None:
 @pytest.mark.parametrize("candidate", [Whole(), Lone(), plain, Bare((0, None))])
 def test_deterministic_is_refused_where_there_is_no_such_mode(candidate: Any) -> None:
     """A policy that cannot be deterministic is not run as if it were."""
-    with pytest.raises(PolicyLoadError, match="no deterministic mode") as caught:
+    with raises(PolicyLoadError, "policy-not-deterministic") as caught:
         adapt_policy(candidate, ENV_SPEC, deterministic=True)
     assert "deterministic" in caught.value.hint
 
@@ -513,7 +514,7 @@ def test_actions_of_another_structure() -> None:
     """A batch for a Dict space must be a dict of arrays."""
     spec = EnvSpec(ENV_SPEC.observation_space, spaces.Dict({"a": spaces.Discrete(2)}))
     wrong: dict[str, Any] = {"get_actions": lambda self, observations: (np.zeros(2), {})}
-    with pytest.raises(PolicyError, match="has not the structure of the action space"):
+    with raises(PolicyError, "policy-action-structure"):
         adapt_policy(type("Wrong", (), wrong)(), spec).get_actions(BATCH)
 
 
@@ -521,9 +522,9 @@ def test_actions_of_another_structure() -> None:
 def test_predict_must_give_a_pair(result: Any) -> None:
     """What is not (action, state) is an error that says so; so is another number of rows."""
     policy = adapt_policy(Bare(result), ENV_SPEC)
-    with pytest.raises(PolicyError, match=r"Bare\.predict gave an? \w+, expected the pair \(action, state\)"):
+    with raises(PolicyError, "policy-result"):
         policy.get_action(OBSERVATION)
-    with pytest.raises(PolicyError, match=r"Bare\.predict gave 1 actions for 2 observations"):
+    with raises(PolicyError, "policy-row-count"):
         adapt_policy(Bare((np.zeros(1), None)), ENV_SPEC).get_actions(BATCH)
 
 
@@ -653,7 +654,7 @@ class CalledLater:
 @pytest.mark.parametrize("candidate", [act_later, ActsLater(), CalledLater()])
 def test_an_async_function_is_no_policy(candidate: Any) -> None:
     """Nobody would await its action."""
-    with pytest.raises(PolicyLoadError, match="is asynchronous") as caught:
+    with raises(PolicyLoadError, "policy-async") as caught:
         adapt_policy(candidate, ENV_SPEC)
     assert "async def" in caught.value.hint
 

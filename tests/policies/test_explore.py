@@ -19,6 +19,7 @@ from rollout_cli.policies.explore import EpsilonPolicy, ExploringSource, NoisyPo
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.policies.schemes.constant import ConstantPolicy
+from tests.helpers.errors import raises
 from tests.helpers.strategies import any_space
 from tests.policies.checking import check_policy
 
@@ -147,7 +148,7 @@ def test_noise_is_in_units_of_half_the_width_and_clipped() -> None:
     ],
 )
 def test_noise_needs_a_box_with_bounds(space: Any) -> None:
-    with pytest.raises(PolicyLoadError, match="Box of floats that has bounds"):
+    with raises(PolicyLoadError, "action-noise-space"):
         NoisyPolicy(RandomPolicy(space), space, 0.1)
 
 
@@ -226,5 +227,5 @@ def test_a_policy_that_needs_masks_gets_no_uniform_actions() -> None:
     policy.masks = "masks"
     policy.get_action(0.0)
     assert (True, "masks") == (policy.takes_masks, inner.masks)
-    with pytest.raises(PolicyLoadError, match="needs masks"):
+    with raises(PolicyLoadError, "policy-masks"):
         EpsilonPolicy(inner, BOX, 0.1)

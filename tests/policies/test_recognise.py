@@ -18,6 +18,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, UsageError
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
 from rollout_cli.policies.source import SCHEMES, policy_source
+from tests.helpers.errors import raises
 
 
 def zipped(*names: str) -> bytes:
@@ -91,7 +92,7 @@ def test_the_suffix_comes_last() -> None:
 
 def test_a_damaged_zip() -> None:
     """It is no unknown kind of file, but one to copy again."""
-    with pytest.raises(PolicyLoadError, match="damaged or cut short"):
+    with raises(PolicyLoadError, "policy-file-damaged"):
         recognise(FILES["a model of Stable-Baselines3"][1][:40], "ppo.zip")
 
 
@@ -138,7 +139,7 @@ def test_a_library_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for path, scheme, package in ((tmp_path / "model.d3", "d3rlpy", "d3rlpy"), (tmp_path, "rllib", "torch")):
         source = policy_source(str(path))
         assert scheme == source.describe()["scheme"]
-        with pytest.raises(UsageError, match=f"needs {package}, which is not installed"):
+        with raises(UsageError, "package-missing", package):
             source.load(EnvSpec(spaces.Discrete(2), spaces.Discrete(2)))
 
 
@@ -146,13 +147,13 @@ def test_a_library_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_file_of_another_kind(tmp_path: Path, scheme: str) -> None:
     """A scheme that reads a file for its record says so too."""
     (tmp_path / "notes.txt").write_text("actions")
-    with pytest.raises(PolicyLoadError, match=r"notes\.txt cannot be loaded as a"):
+    with raises(PolicyLoadError, "policy-file-damaged"):
         policy_source(f"{scheme}:{tmp_path / 'notes.txt'}").describe()
 
 
 def test_what_is_only_recognised(tmp_path: Path) -> None:
     """One line says what the file is, and the hint what to do."""
     (tmp_path / "model.zip").write_bytes(FILES["VecNormalize"][1])
-    with pytest.raises(PolicyLoadError, match="is the statistics of a VecNormalize, and no policy") as caught:
+    with raises(PolicyLoadError, "policy-unknown", "VecNormalize") as caught:
         policy_source(str(tmp_path / "model.zip"))
     assert "vecnormalize" in caught.value.hint

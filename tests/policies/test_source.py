@@ -18,6 +18,7 @@ from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.policies.recorded import RecordedPolicy, RecordedSource
 from rollout_cli.policies.source import loads_torch, pack_policy, policy_source
+from tests.helpers.errors import raises
 from tests.helpers.projects import project, run_python, write_module
 
 __all__ = ["project"]
@@ -156,10 +157,10 @@ def test_a_hash_that_must_hold(project: Path) -> None:
     write_module(project, "mine", GOOD)
     digest = sha256(data).hexdigest()
     assert 3 == first_action(policy_source("policy.pkl", sha256=digest.upper()))
-    with pytest.raises(PolicyLoadError, match=f"has the SHA-256 {digest}, but should have {'0' * 64}"):
+    with raises(PolicyLoadError, "policy-hash", digest, "0" * 64):
         policy_source("policy.pkl", sha256="0" * 64)
     for spec in ("random", "mine:Go"):
-        with pytest.raises(UsageError, match="is not a file") as caught:
+        with raises(UsageError, "policy-not-a-file") as caught:
             policy_source(spec, sha256=digest)
         assert "policy pack" in caught.value.hint
 
@@ -170,9 +171,9 @@ def test_the_built_in_policy() -> None:
     assert isinstance(source.load(ENV_SPEC), RandomPolicy)
     described: dict[str, Any] = {"scheme": "random", "path": None, "sha256": None, "options": {}}
     assert described == source.describe()
-    with pytest.raises(PolicyLoadError, match="takes nothing after its name, but got '3'"):
+    with raises(PolicyLoadError, "policy-options", "3"):
         policy_source("random:3")
-    with pytest.raises(PolicyLoadError, match="no deterministic mode"):
+    with raises(PolicyLoadError, "policy-not-deterministic"):
         source.load(ENV_SPEC, deterministic=True)
 
 
@@ -285,5 +286,5 @@ def test_recorded_actions_are_played_in_the_environment_that_they_are_of() -> No
     assert isinstance(
         source.load(EnvSpec(ENV_SPEC.observation_space, spaces.MultiBinary((2,)))), RecordedPolicy
     )
-    with pytest.raises(PolicyLoadError, match="the environment's are of"):
+    with raises(PolicyLoadError, "policy-space"):
         source.load(EnvSpec(ENV_SPEC.observation_space, spaces.MultiBinary(3)))

@@ -31,6 +31,7 @@ from rollout_cli.report.text import lines
 from rollout_cli.run.render import AGAIN, STORED, render
 from tests.helpers.chunks import episode
 from tests.helpers.datasets import data_hashes, info_of
+from tests.helpers.errors import raises
 from tests.helpers.writing import write_dataset
 from tests.report.conftest import made
 from tests.report.worlds import Pictures
@@ -100,16 +101,16 @@ def test_values_that_are_not_finite_are_said() -> None:
 
 
 def test_an_unknown_plot(vectors: Dataset) -> None:
-    with pytest.raises(UsageError, match="there is no plot 'rewards'"):
+    with raises(UsageError, "plot-unknown", "rewards"):
         chart_of(vectors, "rewards")
-    with pytest.raises(UsageError, match="no episode to plot"):
+    with raises(UsageError, "no-episode"):
         chart_of(vectors[:0], "returns")
 
 
 def test_a_plot_of_vectors_without_a_number(tmp_path: Path) -> None:
     spec = EnvSpec(spaces.Box(0, 1, (0,)), spaces.Discrete(2))
     write_dataset(tmp_path / "d", [episode(0, 5, spec=spec)], spec=spec)
-    with pytest.raises(UsageError, match="the observations have no number") as caught:
+    with raises(UsageError, "plot-not-a-number") as caught:
         chart_of(load(tmp_path / "d"), "observations")
     assert "plot returns" in str(caught.value.hint)
 
@@ -120,12 +121,12 @@ def test_a_missing_package_is_named(
     """One line and the command; nothing is left behind."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UsageError, match="needs matplotlib") as caught:
+    with raises(UsageError, "package-missing") as caught:
         write_figure(chart_of(vectors, "returns"), tmp_path / "a.png")
     assert caught.value.hint == "pip install matplotlib"
     for name, suffix in (("PIL", "gif"), ("imageio", "mp4")):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(UsageError, match=r"needs (pillow|imageio)"):
+        with raises(UsageError, "package-missing"):
             render(vectors, 0, tmp_path / f"a.{suffix}")
     assert [] == list(tmp_path.iterdir())
 
@@ -179,7 +180,7 @@ def test_a_gif(pictures: Dataset, tmp_path: Path) -> None:
         assert (rendered.frames, rendered.size, 100) == (film.n_frames, film.size, film.info["duration"])
     with pytest.raises(DatasetExistsError):
         render(pictures, 0, tmp_path / "a.gif", trust=True)
-    with pytest.raises(UsageError, match=r"neither \.gif nor \.mp4"):
+    with raises(UsageError, "output-suffix"):
         render(pictures, 0, tmp_path / "a.avi")
     assert ["a.gif"] == [path.name for path in tmp_path.iterdir()]
 
@@ -212,7 +213,7 @@ def test_an_episode_that_differs(tmp_path: Path) -> None:
 def test_an_environment_that_renders_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = made(tmp_path / "out", 1, blind=True)
     monkeypatch.setattr("tests.report.worlds.Pictures.render", lambda self: None)
-    with pytest.raises(EnvError, match="returned no picture"):
+    with raises(EnvError, "env-no-image"):
         render(dataset, 0, tmp_path / "film", trust=True)
     assert ["out"] == [path.name for path in tmp_path.iterdir()]
 
@@ -227,7 +228,7 @@ def test_another_file_is_not_loaded(tmp_path: Path) -> None:
     collect(config)
     assert render(load(tmp_path / "out"), 0, tmp_path / "film", trust=True).difference is None
     file.write_bytes(b"another")
-    with pytest.raises(EnvLoadError, match=r"env\.pkl is not the one that made these episodes"):
+    with raises(EnvLoadError, "env-hash", "env.pkl"):
         render(load(tmp_path / "out"), 0, tmp_path / "again", trust=True)
 
 
@@ -240,7 +241,7 @@ def test_the_card_is_written_again(vectors: Dataset, tmp_path: Path) -> None:
     write_card(folder)
     assert card.read_text().startswith('---\nlicense: "cc-by-4.0"\n')
     assert "cc-by-4.0" == info_of(folder)["card"]["license"]
-    with pytest.raises(UsageError, match="names no licence"):
+    with raises(UsageError, "card-license"):
         write_card(folder, license="mit\nx: y")
     assert before == data_hashes(folder)
     assert [] == [*verify_dataset(folder).faults, *verify_dataset(folder).notes]

@@ -23,6 +23,7 @@ from rollout_cli.run.checks.objects import ON_OBJECTS
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.workers.values import WorkerReport
 from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.errors import raises
 from tests.run.planted import BOX
 
 SOUND, RANDOM = "tests.run.planted:sound", "random"
@@ -294,5 +295,5 @@ def test_native_rows_that_do_not_say_how_they_are_reset() -> None:
 
 def test_a_missing_policy_is_an_error() -> None:
     """Nothing can be checked of it."""
-    with pytest.raises(PolicyLoadError, match="names no policy"):
+    with raises(PolicyLoadError, "policy-unknown"):
         checked(policy="nowhere")

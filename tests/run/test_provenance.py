@@ -24,6 +24,7 @@ from rollout_cli.run import provenance
 from rollout_cli.run.provenance import recorded_values, run_record, sources_record, storable, surroundings
 from rollout_cli.untrusted import printable
 from rollout_cli.workers.values import WorkerReport
+from tests.helpers.errors import raises
 from tests.helpers.projects import project, write_module
 
 __all__ = ["project"]
@@ -159,7 +160,7 @@ def test_secrets_are_cut_from_arguments_of_a_spec() -> None:
 )
 def test_a_secret_must_be_given_again(options: dict[str, Any], missing: str) -> None:
     """The error names the option and the key."""
-    with pytest.raises(ConfigError, match=f"{missing}, since secrets are") as caught:
+    with raises(ConfigError, "secret-missing", missing) as caught:
         provenance.check_nothing_cut(CollectConfig(timesteps=1, **options))
     assert f"give it again: {missing.split(maxsplit=1)[0][2:].replace('-', '_')}=" in caught.value.hint
 
@@ -194,7 +195,7 @@ def test_a_worker_class_is_recorded_by_its_source(project: Path) -> None:
     hashed = recorded(CollectConfig(timesteps=1, worker_class="mine:Own"))["worker"]["sha256"]
     write_module(project, "mine", "class Own:\n    x = 1\n")
     assert hashed != recorded(CollectConfig(timesteps=1, worker_class="mine:Own"))["worker"]["sha256"]
-    with pytest.raises(UserCodeError, match="no module"):
+    with raises(UserCodeError, "module-missing"):
         recorded(CollectConfig(timesteps=1, worker_class="nomod:Own"))
 
 

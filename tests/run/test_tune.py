@@ -14,6 +14,7 @@ from rollout_cli.errors import WorkerError
 from rollout_cli.progress import Progress
 from rollout_cli.run.check import Trial
 from rollout_cli.run.tune import Row, TuneResult, tune
+from tests.helpers.errors import raises
 
 SEEN = {"rate": 1_000.0, "has_native": True, "is_batched": True}
 
@@ -122,5 +123,5 @@ def test_choices_that_fail_are_told() -> None:
         env_kwargs={"fault": "raises"},
         vectorization="native",
     )
-    with pytest.raises(WorkerError, match=r"no choice could be measured.*'tests.run.planted:World'"):
+    with raises(WorkerError, "nothing-measured", "tests.run.planted:World"):
         tune(config, seconds=0.05)

@@ -40,6 +40,7 @@ from rollout_cli.workers.kinds import VecWorker
 from rollout_cli.workers.values import NO_NUMBER
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
+from tests.helpers.errors import raises
 from tests.helpers.processes import ROOT, Running, marked, running
 from tests.helpers.sampled import (
     AddToTask,
@@ -227,9 +228,7 @@ def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) 
     warnings: list[str] = []
     supervision = Supervision(max_worker_restarts=allowed)
     sampler = make_sampler(act, faulty("segfault"), supervision=supervision, warn=warnings.append)
-    with pytest.raises(
-        WorkerError, match=r"^worker [01] was killed by SIGSEGV in string_at .* while it ran"
-    ) as caught:
+    with raises(WorkerError, "worker-died", "SIGSEGV", "string_at") as caught:
         sampler.obtain_samples(0, 1000, None)
     assert allowed == len(warnings)
     assert all("\n" not in warning for warning in warnings)
@@ -245,15 +244,13 @@ def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) 
 def test_a_worker_that_dies_while_it_is_built(make_sampler: MakeSampler, what: str, verb: str) -> None:
     """After three times it is given up, and the error says so."""
     sampler = make_sampler(DyingPolicy(), FaultyEnv) if what == "policy" else make_sampler(act, leave_at_once)
-    with pytest.raises(
-        WorkerError, match=r"^worker [01] died 3 times before it was ready: .* ended with exit code 9"
-    ):
+    with raises(WorkerError, "worker-start"):
         sampler.obtain_samples(0, 10, None) if verb == "obtain_samples" else sampler.wait_until_started()
 
 
 def test_a_worker_class_that_workers_cannot_load(make_sampler: MakeSampler) -> None:
     """It is an error of the user's code, not a death."""
-    with pytest.raises(UserCodeError, match="no pickle today") as caught:
+    with raises(UserCodeError, "unpickle-failed") as caught:
         make_sampler(act, worker_args={"odd": Unloadable()}).obtain_samples(0, 10, None)
     assert caught.value.hint
     assert "unloadable" in caught.value.details
@@ -301,9 +298,7 @@ def test_an_episode_that_takes_too_long(make_sampler: MakeSampler, kind: Any, n_
 def test_an_episode_that_takes_too_long_is_an_error(make_sampler: MakeSampler) -> None:
     """By default it ends the call, and the hint says what to do."""
     sampler = make_sampler(act, crawling(3), supervision=Supervision(episode_timeout=2.0))
-    with pytest.raises(
-        EnvError, match=r"^episode 3 \(seed \d+\) took longer than 2 s in worker \d"
-    ) as caught:
+    with raises(EnvError, "episode-timeout") as caught:
         sampler.obtain_samples(0, 200, None)
     assert "max_episode_length=" in caught.value.hint
 

@@ -42,6 +42,7 @@ from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.kinds import VecWorker
 from rollout_cli.workers.rows.together import RowsTogether
 from tests.helpers.envs import SelfSeedingEnv
+from tests.helpers.errors import raises
 from tests.helpers.fake_worker import FakeWorker, Script
 
 SEED = 3
@@ -250,7 +251,7 @@ def test_a_worker_that_comes_late_gets_all_updates() -> None:
 
 def test_a_factory_decides_alone() -> None:
     """Arguments that are the factory's own are refused beside it, rather than ignored."""
-    with pytest.raises(UsageError, match="worker_factory decides about n_workers, seed"):
+    with raises(UsageError, "factory-options", "worker_factory", "n_workers"):
         LocalSampler(left, Env(), worker_factory=WorkerFactory(n_workers=1, seed=3), n_workers=2, seed=SEED)
 
 
@@ -443,7 +444,7 @@ def test_no_episode_is_run_that_nobody_needs() -> None:
 
 def test_time_outs_are_refused() -> None:
     """Nobody could end a step of the caller's own process."""
-    with pytest.raises(UsageError, match="takes too long"):
+    with raises(UsageError, "timeout-without-process"):
         local(supervision=Supervision(step_timeout=1.0))
 
 
@@ -521,7 +522,7 @@ def test_a_call_after_one_whose_failure_nobody_saw() -> None:
         while 3 != next(first).numbers[-1]:
             pass
         assert [0, 1] == numbers_of(list(sampler.stream(Episodes(0, 2))))
-        with pytest.raises(UsageError, match="overtaken"):
+        with raises(UsageError, "stream-overtaken"):
             next(first)
 
 
@@ -552,7 +553,7 @@ def test_what_cannot_be_pickled_is_refused() -> None:
         def __reduce__(self) -> Any:
             raise TypeError("holds a window")
 
-    with pytest.raises(PolicyLoadError, match="holds a window"):
+    with raises(PolicyLoadError, "pickle-failed"):
         local(agents=Unpicklable())
 
 
@@ -560,7 +561,7 @@ def test_a_call_that_is_stopped_before_anything_ended_says_so() -> None:
     """obtain_samples has no batch of nothing to return."""
     with local() as sampler:
         sampler.request_stop()
-        with pytest.raises(InterruptedRunError, match="before an episode had ended"):
+        with raises(InterruptedRunError, "no-episode-ended"):
             sampler.obtain_samples(0, 10, None)
         assert 12 == len(sampler.obtain_samples(0, 10, None).rewards)
 

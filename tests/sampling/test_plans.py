@@ -27,6 +27,7 @@ from rollout_cli.samplers.plan import (
     remaining,
     without,
 )
+from tests.helpers.errors import raises
 
 
 def lengths_of(*lengths: int) -> Any:
@@ -190,7 +191,7 @@ def test_what_is_left_of_a_plan(plan: Plan, covered: list[Covered], left: Plan |
 )
 def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: Covered) -> None:
     """More than the plan asks for is a mistake of the user's, and the hint says so."""
-    with pytest.raises(UsageError, match="more than") as caught:
+    with raises(UsageError, "too-many-episodes") as caught:
         remaining(plan, [covered])
     assert "ask for more" in caught.value.hint
 
@@ -234,7 +235,7 @@ def test_what_is_left_where_some_are_rejected(plan: Plan, left: Plan | str | Non
 )
 def test_plans_check_their_numbers(make: Any) -> None:
     """A plan that nobody could run is not built."""
-    with pytest.raises(ArgumentError, match="there is no run of"):
+    with raises(ArgumentError, "plan-empty"):
         make()
 
 

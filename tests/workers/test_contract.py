@@ -21,6 +21,7 @@ from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.native import buffer as buffers
 from rollout_cli.workers.values import EpisodeRules, NullCrashBox
 from rollout_cli.workers.worker import OWN_EPISODES
+from tests.helpers.errors import raises
 from tests.workers import worlds
 from tests.workers.worlds import (
     KINDS,
@@ -199,9 +200,9 @@ def test_the_verbs(kind: str) -> None:
     assert first.numbers.max() < worker.rollout().numbers.min()
     worker.assign([range(100, 101)])
     assert [100] == worker.rollout().numbers.tolist()
-    with pytest.raises(InternalError, match="start_episode first"):
+    with raises(InternalError, "internal", "start_episode"):
         worker.step_episode()
-    with pytest.raises(InternalError, match="no finished episode"):
+    with raises(InternalError, "internal"):
         worker.collect_episode()
 
 
@@ -248,7 +249,7 @@ def test_a_policy_that_refuses_parameters(kind: str) -> None:
         def set_param_values(self, params: Any) -> None:
             raise KeyError("weights")
 
-    with pytest.raises(PolicyError, match=r"policy\.set_param_values raised: KeyError: 'weights'"):
+    with raises(PolicyError, "policy-raised", "set_param_values", "KeyError"):
         make(kind, policy=Refusing).update_agent({"w": 1})
 
 
@@ -311,9 +312,9 @@ def test_finished_episodes_are_taken_before_an_update(kind: str) -> None:
     worker.assign([range(3)])
     while worker.has_work:
         worker.advance(-1.0)
-    with pytest.raises(InternalError, match="before the finished episodes were taken"):
+    with raises(InternalError, "internal"):
         worker.update_agent(worlds.BatchPolicy(worker.env_spec))
-    with pytest.raises(InternalError, match="before the finished episodes were taken"):
+    with raises(InternalError, "internal"):
         worker.update_env(worlds.env_of(kind, worlds.space_env("box")))
 
 
@@ -336,14 +337,14 @@ def test_shutdown_closes(kind: str) -> None:
         def close(self) -> None:
             raise OSError("the device is stuck")
 
-    with pytest.raises(EnvError, match=r"env\.close raised: OSError: the device is stuck"):
+    with raises(EnvError, "env-raised", "OSError"):
         make(kind, Unclosable).shutdown()
 
 
 @each_kind
 def test_workers_are_not_pickled(kind: str) -> None:
     """They belong to their process."""
-    with pytest.raises(InternalError, match="cannot be pickled"):
+    with raises(InternalError, "internal"):
         pickle.dumps(make(kind))
 
 
@@ -388,7 +389,7 @@ def test_an_episode_without_end_fails(kind: str) -> None:
     """After so many steps as the rules allow; the hint names both options."""
     worker = make(kind, lambda: ChainEnv("never"), rules=EpisodeRules(step_guard=1_500))
     worker.assign([range(4)])
-    with pytest.raises(EnvError, match="the episode has no end: it is ") as caught:
+    with raises(EnvError, "episode-endless") as caught:
         worlds.advance(worker)
     assert "max_episode_length=" in caught.value.hint
     assert 1 == len(caught.value.episodes)
@@ -491,9 +492,7 @@ def test_masks_are_those_of_a_new_environment(kind: str) -> None:
 @each_kind
 def test_a_policy_that_takes_masks_needs_them(kind: str) -> None:
     """It is refused where the environment has none, and in a vector environment of its own."""
-    with pytest.raises(
-        PolicyLoadError, match="MaskedPolicy needs action masks, and the environment has none"
-    ) as caught:
+    with raises(PolicyLoadError, "policy-masks", "MaskedPolicy") as caught:
         masked(kind, ChainEnv if kind in SINGLE else MaskedEnv)
     assert ("action_masks()" if kind in SINGLE else 'omit vectorization="native"') in caught.value.hint
 
@@ -501,7 +500,7 @@ def test_a_policy_that_takes_masks_needs_them(kind: str) -> None:
 @pytest.mark.parametrize("kind", NATIVE)
 def test_a_policy_of_one_observation_has_no_native_rows(kind: str) -> None:
     """It is refused, with what to do about it."""
-    with pytest.raises(PolicyLoadError, match="TablePolicy acts on one observation at a time") as caught:
+    with raises(PolicyLoadError, "policy-not-batched", "TablePolicy") as caught:
         make(kind, policy=worlds.TablePolicy)
     # One that acts on batches may be refused for its reset alone.
     assert "give the policy get_actions, and its reset, where it has one, a mask" in caught.value.hint
@@ -639,7 +638,7 @@ def test_a_row_that_cannot_reset_itself() -> None:
 
     worker = make("native next", Once, n_envs=1)
     worker.assign([range(3)])
-    with pytest.raises(EnvError, match=r"env\.step raised OSError: no") as caught:
+    with raises(EnvError, "env-raised", "OSError") as caught:
         worlds.advance(worker)
     assert (1,) == caught.value.episodes
 

@@ -16,6 +16,7 @@ from rollout_cli.errors import ArgumentError, UsageError, UserCodeError
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
+from tests.helpers.errors import raises
 from tests.helpers.projects import project, write_module
 from tests.workers import worlds
 from tests.workers.worlds import ChainEnv
@@ -67,7 +68,7 @@ def test_arguments_that_are_refused(arguments: Any, message: str) -> None:
 @pytest.mark.parametrize("number", [-1, 3, 4])
 def test_numbers_of_workers_that_there_are_not(number: int) -> None:
     """Two workers of one number would run the same episodes."""
-    with pytest.raises(ArgumentError, match=f"worker_number is {number}, must be from 0 to 2"):
+    with raises(ArgumentError, "factory-argument", number):
         WorkerFactory(n_workers=3)(number)
 
 
@@ -76,18 +77,18 @@ def test_messages_for_workers() -> None:
     factory = WorkerFactory(n_workers=2)
     assert ["a", "a"] == factory.prepare_worker_messages("a")
     assert [2, 3] == factory.prepare_worker_messages([1, 2], lambda number: number + 1)
-    with pytest.raises(ValueError, match="has 2 entries, not 1"):
+    with raises(ValueError, "list-length"):
         factory.prepare_worker_messages([1])
 
 
 def test_a_class_that_cannot_be_built() -> None:
     """Its arguments are named."""
     factory = WorkerFactory(n_workers=1, worker_args={"wheels": 4})
-    with pytest.raises(UserCodeError, match="DefaultWorker cannot be built: TypeError") as caught:
+    with raises(UserCodeError, "user-code-raised", "DefaultWorker", "TypeError") as caught:
         factory(0)
     assert "wheels" in caught.value.hint
     assert 3 == caught.value.exit_code
-    with pytest.raises(UserCodeError, match="numbers_at_once failed: ValueError"):
+    with raises(UserCodeError, "user-code-raised", "numbers_at_once", "ValueError"):
         _ = WorkerFactory(worker_class=VecWorker, worker_args={"n_envs": "many"}).numbers_at_once
 
 
@@ -201,6 +202,6 @@ def test_a_tensorflow_session(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tensorflow_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint is the command that installs it."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(UsageError, match="not installed") as caught, WorkerFactory(is_tf_worker=True).setup():
+    with raises(UsageError, "package-missing") as caught, WorkerFactory(is_tf_worker=True).setup():
         pass
     assert "pip install tensorflow" == caught.value.hint
