@@ -30,7 +30,8 @@ from rollout_cli.redact import without_secrets
 from rollout_cli.untrusted import printable, shell_word
 
 if TYPE_CHECKING:
-    from rollout_cli.config import CollectConfig, CommandName, Values
+    from rollout_cli.config import CollectConfig, Values
+    from rollout_cli.option import CommandName
     from rollout_cli.run.collect import CollectResult
 
 

@@ -15,7 +15,7 @@ from rollout_cli.errors import UsageError
 from rollout_cli.remote import RemotePath, folder_of
 
 if TYPE_CHECKING:
-    from rollout_cli.config import Option
+    from rollout_cli.option import Option
 
 _STRENGTHS = (
     "A flag is stronger than an environment variable (ROLLOUT_ and the option's name: ROLLOUT_WORKERS=4), "

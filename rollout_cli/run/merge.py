@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from rollout_cli import pins
-from rollout_cli.config import CollectConfig, plain_value
+from rollout_cli.config import DECISIVE, CollectConfig, plain_value
 from rollout_cli.dataset.layout import collected_source
 from rollout_cli.dataset.metadata import DatasetSettings
 from rollout_cli.dataset.operations import Writing, join_datasets, write_derivations
@@ -27,7 +27,6 @@ from rollout_cli.keywords import Record
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import (
-    DECISIVE,
     changed_sources,
     changed_versions,
     differences,

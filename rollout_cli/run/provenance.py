@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from rollout_cli import __version__, pins
-from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain_value
+from rollout_cli.config import DECISIVE, OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, UserCodeError
@@ -30,18 +30,8 @@ SEEDING = 3
 
 ORIGINS = {"policy": "policy", "env": "env_source"}
 """The options that name code of the user's, and what records where that came from."""
-DECISIVE = (
-    *("command", "env_kwargs", "wrapper", "reset_options", "tasks", "max_episode_length", "deterministic"),
-    *("invalid_action", "vectorization", "envs_per_worker", "worker_class", "worker_args", "segment_bytes"),
-    *("next_observation", "drop_info", "shard", "fresh_env", "epsilon", "action_noise", "keep"),
-)
-"""Options that decide the data, beside policy and environment. Others (amount, workers, sampler, faults,
-showing) may differ in one dataset.
-"""
 _HAS_CUT = re.compile(rf'{HIDDEN_NAME}[^"]*": "\*\*\*"|=\s*["\'\\]*\*\*\*|://\*\*\*@')
 """A secret that was cut, in JSON: a member of an object, an argument in a string, or the user of a URL."""
-_NOT_RECORDED = {"output", "overwrite", "resume", "seed", "accept_changes"}
-"""Where a dataset lies, and what was there before, are no part of it; the root seed has its own place."""
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
 """Loaded in each run, here or in its workers."""
 _GIT_SECONDS = 5
@@ -91,7 +81,7 @@ def _git(*words: str) -> str | None:
 def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Record:
     """Return the part of the record that is known before any worker runs, as plain JSON, secrets cut."""
     source, worker = env.describe(), config.worker_class
-    recorded = [option.name for option in options_of(config.command) if option.name not in _NOT_RECORDED]
+    recorded = [option.name for option in options_of(config.command) if option.is_recorded]
     return storable(
         {
             # This part goes into every data file too, so it holds nothing that depends on where the run took

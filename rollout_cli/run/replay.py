@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollout_cli import pins
-from rollout_cli.config import CollectConfig, Values
+from rollout_cli.config import WHEN_RERUN, CollectConfig, Values
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
@@ -27,20 +27,6 @@ _ALL_BUT_REWARDS = (
     *("terminated", "truncated", "length"),
     *INFO_GROUPS,
 )
-
-_HERE: Values = {
-    "sampler": "local",
-    "workers": 1,
-    "shard": None,
-    "ray_address": None,
-    "require_reproducible": False,
-    "policy_sha256": None,
-    "step_timeout": None,
-    "episode_timeout": None,
-    "on_env_error": "fail",
-    "on_worker_death": "fail",
-}
-"""The options in place of the run's own: episodes run in this process, and nothing is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +85,7 @@ def _replay_source(
 
     `seen` are the files that runs before it have loaded, and gets its own: a process reads a module once.
     """
-    config = CollectConfig(**{**values, **_HERE})
+    config = CollectConfig(**{**values, **WHEN_RERUN})
     provenance.check_nothing_cut(config)
     sha256 = source["policy"]["sha256"] if source["policy"]["path"] else None
     policies = exploring(policy_source(config.policy, config.policy_kwargs, sha256=sha256), config)

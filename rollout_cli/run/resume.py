@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollout_cli import pins
-from rollout_cli.config import ENDS, CollectConfig, CommandName, Values
+from rollout_cli.config import ENDS, CollectConfig, Values
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced, remove_dataset, standing_root
 from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.keywords import Record
+from rollout_cli.option import CommandName
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import (
     changed_sources,

@@ -17,11 +17,21 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.config import OPTIONS, CollectConfig, CommandName, config_to_dict, default_output, options_of
+from rollout_cli.config import (
+    DECISIVE,
+    ENDS,
+    OPTIONS,
+    CollectConfig,
+    config_to_dict,
+    default_output,
+    options_of,
+)
 from rollout_cli.dataset.segments import MOST_SEGMENT_BYTES
 from rollout_cli.errors import ConfigError
+from rollout_cli.option import CommandName
 from rollout_cli.option_sources import resolve
 from rollout_cli.option_types import EpisodeRange, Shard
+from tests.helpers.errors import raises
 
 
 def from_flags(flags: dict[str, object], command: CommandName = "collect") -> CollectConfig:
@@ -108,26 +118,86 @@ def test_defaults() -> None:
             {"command": "exact", "episodes_per_worker": 5, "max_time": 1.0},
             "`rollout exact` needs --episodes-per-worker, got --max-time and --episodes-per-worker",
         ),
-        (
-            {"episodes": EpisodeRange(0, 9), "max_time": 1.0, "shard": Shard(1, 3), "seed": 1},
-            "--shard cannot divide --timesteps or --max-time",
-        ),
         ({"max_time": math.inf}, "max_time must be a time above 0, such as 90 or 1h30m, got inf"),
-        ({"timesteps": 5, "resume": True, "overwrite": True}, "--resume keeps the existing dataset"),
-        (
-            {"timesteps": 5, "sampler": "local", "step_timeout": 1.0},
-            "--step-timeout and --episode-timeout need worker",
-        ),
-        (
-            {"timesteps": 5, "worker_class": "a:B", "vectorization": "native"},
-            "--vectorization native has a worker",
-        ),
         ({"timesteps": 5, "worker_args": {"seed": 1}}, "--worker-args cannot give seed"),
     ],
 )
 def test_the_value_checks_itself(kwargs: dict[str, Any], message: str) -> None:
     """A configuration built in Python is checked strictly, and calls its fields by their names."""
     assert refusal(CollectConfig, **kwargs).message.startswith(message)
+
+
+EXCLUDED, NEEDED = "options-exclude-each-other", "option-needs-another"
+SHARD = {"shard": Shard(1, 3), "seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "code", "flags"),
+    [
+        ({"episodes": EpisodeRange(0, 9), "max_time": 1.0, **SHARD}, EXCLUDED, ("--shard", "--max-time")),
+        ({"timesteps": 5, **SHARD}, EXCLUDED, ("--shard", "--timesteps")),
+        ({"timesteps": 5, "resume": True, "overwrite": True}, EXCLUDED, ("--overwrite", "--resume")),
+        ({"timesteps": 5, "sampler": "local", "step_timeout": 1.0}, EXCLUDED, ("--step-timeout", "local")),
+        (
+            {"timesteps": 5, "sampler": "local", "episode_timeout": 1.0},
+            EXCLUDED,
+            ("--episode-timeout", "local"),
+        ),
+        (
+            {"timesteps": 5, "worker_class": "a:B", "vectorization": "native"},
+            EXCLUDED,
+            ("--worker-class", "native"),
+        ),
+        ({"timesteps": 5, "fresh_env": True, "vectorization": "native"}, EXCLUDED, ("--fresh-env", "native")),
+        ({"timesteps": 5, "wrapper": ("a:B",), "vectorization": "native"}, EXCLUDED, ("--wrapper", "native")),
+        ({"timesteps": 5, "tasks": ({"a": 1},), "vectorization": "native"}, EXCLUDED, ("--tasks", "native")),
+        (
+            {"timesteps": 5, "reset_options": {"a": 1}, "vectorization": "native"},
+            EXCLUDED,
+            ("--reset-options", "native"),
+        ),
+        ({"episodes": EpisodeRange(0, 9), "keep": "return > 1", **SHARD}, EXCLUDED, ("--keep", "--shard")),
+        ({"episodes": EpisodeRange(3, 9), "keep": "return > 1"}, EXCLUDED, ("--keep", "--episodes")),
+        ({"timesteps": 5, "accept_changes": True}, NEEDED, ("--accept-changes", "--resume")),
+        ({"timesteps": 5, "keep_cap": 3}, NEEDED, ("--keep-cap", "--keep")),
+        ({"timesteps": 5, "ray_address": "auto"}, NEEDED, ("--ray-address", "--sampler ray")),
+        ({"episodes": EpisodeRange(0, 9), "shard": Shard(1, 3)}, NEEDED, ("--shard", "--seed")),
+        ({"command": "exact", "episodes_per_worker": 5, "keep": "return > 1"}, "option-unknown", ("--keep",)),
+    ],
+)
+def test_options_that_need_or_exclude_others(
+    kwargs: dict[str, Any], code: str, flags: tuple[str, ...]
+) -> None:
+    """What an option declares of others is checked, and both are named."""
+    with raises(ConfigError, code, *flags):
+        CollectConfig(**kwargs)
+
+
+def test_what_options_mean() -> None:
+    """Old datasets are resumed and replayed by these: an option leaves or joins them with a reason."""
+    assert {
+        *(
+            "command",
+            "env_kwargs",
+            "wrapper",
+            "reset_options",
+            "tasks",
+            "max_episode_length",
+            "deterministic",
+        ),
+        *(
+            "invalid_action",
+            "vectorization",
+            "envs_per_worker",
+            "worker_class",
+            "worker_args",
+            "segment_bytes",
+        ),
+        *("next_observation", "drop_info", "shard", "fresh_env", "epsilon", "action_noise", "keep"),
+    } == {*DECISIVE}
+    unrecorded = {option.name for option in OPTIONS.values() if not option.is_recorded}
+    assert {"output", "overwrite", "resume", "seed", "accept_changes"} == unrecorded
+    assert {"timesteps", "episodes", "episodes_per_worker", "max_time"} == ENDS
 
 
 @pytest.mark.parametrize(
