@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rollout_cli._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from rollout_cli.config import CollectConfig as CollectConfig
     from rollout_cli.dataset.operations import (
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
     from rollout_cli.workers.factory import WorkerFactory as WorkerFactory
     from rollout_cli.workers.kinds import DefaultWorker as DefaultWorker, VecWorker as VecWorker
     from rollout_cli.workers.worker import Worker as Worker
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "config": ("CollectConfig",),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rollout_cli import __version__
+from rollout_cli._version import __version__
 from rollout_cli.cli import change, collect, look, share, trust
 from rollout_cli.cli.options import Command, Group, LazyCommand, epilog
 from rollout_cli.cli.output import print_text, report

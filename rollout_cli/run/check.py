@@ -7,30 +7,24 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from threading import Timer
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
-from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
 from rollout_cli.keywords import Record
 from rollout_cli.policies.explore import ExploringSource
-from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.episodes import ON_EPISODES, Recorded
-from rollout_cli.run.checks.objects import Finding, InspectingWorker
-from rollout_cli.run.provenance import check_nothing_cut
-from rollout_cli.run.request import completed, env_of, policy_of, sampler_of
+from rollout_cli.run.checks.objects import Finding
+from rollout_cli.run.checks.trial import Trial
 from rollout_cli.samplers.plan import NO_END, MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
-from rollout_cli.workers.worker import Worker
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
@@ -39,69 +33,6 @@ MOST_STEPS, _EPISODES = 20_000, 3
 """So many steps are run first, as so many episodes at least."""
 _SHARE = 0.2  # Of a process's time, for these.
 _MOST_BYTES, _UNTIMED_STEPS = 128 << 20, 2_000  # Of observations and actions; where no step was timed.
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A configuration whose sources are found; its workers get so many `seconds` from each start of them."""
-
-    config: CollectConfig
-    policy: PolicySource
-    env: EnvSource
-    progress: Progress
-    seconds: float
-
-    @classmethod
-    def of(cls, config: CollectConfig, progress: Progress, seconds: float) -> Self:
-        """Find the sources of a configuration, and give it the seed 0 where it has none.
-
-        Raises:
-            RolloutError: If policy or environment cannot be found; nothing of them is loaded.
-        """
-        check_nothing_cut(config)  # Of a dataset that is to be resumed.
-        policy, config = policy_of(completed(config, progress))
-        config = replace(config, seed=config.seed or 0, max_worker_restarts=0)
-        return cls(config, policy, env_of(config), progress, seconds)
-
-    @contextmanager
-    def running(
-        self, *, limit: int | None = None, kind: type[Worker] | None = None, **options: Any
-    ) -> Iterator[Sampler]:
-        """Run with changed options, by default in one process; the first death of a worker is an error.
-
-        Raises:
-            InterruptedRunError: If the workers are not ready in time. What the caller asks for then ends
-                early.
-        """
-        alone = {"workers": 1, "sampler": "multiprocessing", "ray_address": None}
-        config = replace(self.config, **{**alone, **options})
-        with sampler_of(
-            config,
-            self.policy,
-            self.env,
-            n_workers=config.workers,
-            limit=limit,
-            warn=self.progress.warn,
-            kind=kind,
-        ) as sampler:
-            timer = Timer(self.seconds, sampler.request_stop)
-            timer.start()
-            try:
-                sampler.wait_until_started()
-                yield sampler
-            finally:
-                timer.cancel()
-
-    def inspected(self, **arguments: Any) -> Record:
-        """Return what an `InspectingWorker` with these arguments sees.
-
-        Raises:
-            RolloutError: If it cannot be built in time.
-        """
-        with self.running(
-            kind=InspectingWorker, worker_args=arguments, worker_class=None, envs_per_worker=1
-        ) as sampler:
-            return sampler.report.env
 
 
 @dataclass(frozen=True, slots=True)

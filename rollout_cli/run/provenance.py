@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from rollout_cli import __version__, pins
+from rollout_cli import pins
+from rollout_cli._version import __version__
 from rollout_cli.config import DECISIVE, OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json

@@ -12,7 +12,7 @@ import numpy as np
 from rollout_cli.config import CollectConfig, Values
 from rollout_cli.errors import RolloutError, WorkerError
 from rollout_cli.progress import Progress
-from rollout_cli.run.check import Trial
+from rollout_cli.run.checks.trial import Trial
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps
 
 _READY_SECONDS = 120.0  # So long may a choice take until each of its workers has ended an episode.

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.episodes.spaces import Array
@@ -27,7 +26,7 @@ from rollout_cli.errors import (
 from rollout_cli.loading import first_line, traceback_text
 from rollout_cli.workers.values import WorkerReport
 
-_OURS = Path(rollout_cli.__file__).parent
+_OURS = Path(__file__).parents[1]
 
 FLUSH_ROWS = 1 << 16
 """Finished episodes with this many rows are always sent at once."""
@@ -160,9 +159,7 @@ def as_reported(error: Exception) -> RolloutError:
         reported = InternalError(f"a worker failed: {first_line(error)}", details=traceback_text(error))
     else:
         # A class of the user's own may not be importable in the caller's process, or want other arguments.
-        kind = next(
-            kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{rollout_cli.__name__}.")
-        )
+        kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{_OURS.name}."))
         details = str(error.details)
         if isinstance(error, EnvError | PolicyError) and not details:
             details = _users_traceback(error)

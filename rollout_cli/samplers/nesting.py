@@ -5,10 +5,9 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-import rollout_cli
 from rollout_cli.errors import UserCodeError
 
-_PACKAGE = Path(rollout_cli.__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _WORKERS = {str(_PACKAGE / "samplers" / name) for name in ("worker_loop.py", "queue_worker.py")}
 """The modules from which user code runs in a worker, wherever that is."""
 

@@ -346,7 +346,10 @@ def test_verbose_shows_that_tidying_up_failed_too(capsys: pytest.CaptureFixture[
     error.add_note("hint: make room")
     error.add_note("out/.data.tmp cannot be removed")
     report(error, as_json=False, verbose=False)
-    assert ["rollout: error: the disk is full [storage]", "  hint: make room"] == capsys.readouterr().err.splitlines()
+    assert [
+        "rollout: error: the disk is full [storage]",
+        "  hint: make room",
+    ] == capsys.readouterr().err.splitlines()
     report(error, as_json=False, verbose=True)
     said = capsys.readouterr().err
     assert (1, 1) == (said.count("make room"), said.count("out/.data.tmp cannot be removed"))

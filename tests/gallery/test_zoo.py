@@ -24,7 +24,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, RolloutError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.progress import Progress
-from rollout_cli.run.check import Trial
+from rollout_cli.run.checks.trial import Trial
 from rollout_cli.run.request import completed, env_of
 from tests.helpers.datasets import assert_same_data, source_of
 from tests.helpers.processes import called, rollout

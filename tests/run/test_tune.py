@@ -12,7 +12,7 @@ import rollout_cli.run.tune as module
 from rollout_cli.config import CollectConfig
 from rollout_cli.errors import WorkerError
 from rollout_cli.progress import Progress
-from rollout_cli.run.check import Trial
+from rollout_cli.run.checks.trial import Trial
 from rollout_cli.run.tune import Row, TuneResult, tune
 from tests.helpers.errors import raises
 

@@ -14,13 +14,13 @@ from rollout_cli.episodes.chunk import Chunk, unmatched_patterns
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import InterruptedRunError, RolloutError
 from rollout_cli.run.checks.objects import Finding, Findings
+from rollout_cli.run.checks.trial import Trial
 from rollout_cli.run.compare import advice, first_difference
 from rollout_cli.run.reproduce import run_again
 from rollout_cli.workers.values import WorkerReport
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
-    from rollout_cli.run.check import Trial
 
 _SEVERAL = 3  # Episodes that are alike are a sign, where there are so many.
 _MANY, _ALWAYS = 20, 0.9  # So are so many actions, and such a share of them.

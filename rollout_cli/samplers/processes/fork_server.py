@@ -29,7 +29,6 @@ from typing import Literal, NoReturn
 
 import setproctitle
 
-import rollout_cli
 from rollout_cli.cores import WORKER_VARIABLES
 from rollout_cli.errors import WorkerError
 
@@ -71,7 +70,7 @@ class ForkServer:
             folders = list(map(os.path.abspath, sys.path))
         except FileNotFoundError:  # The working folder, which `python -c` and notebooks look in, is gone.
             folders = [entry or os.devnull for entry in sys.path]
-        if folders[0] != str(Path(rollout_cli.__path__[0]).absolute().parent):
+        if folders[0] != str(Path(__file__).absolute().parents[3]):
             folders.append(folders.pop(0))
         with contextlib.ExitStack() as undo:
             try:
