@@ -117,7 +117,8 @@ class Transitions(FlatDataset):
         self._names = [*chosen_columns(columns, COLUMNS), *infos]
         read = [name for name in FIELDS if name in {name.removeprefix("next_") for name in self._names}]
         lengths = rows.column("length")
-        self._n_rows, ends = rows.n_steps, np.cumsum(lengths) - 1
+        self._n_rows = rows.n_steps
+        ends = np.cumsum(lengths) - 1
         flat = flat_columns(rows, read, blank_rows=len(rows))
         steps = slice(self._n_rows)
         self._columns = {name: map_tree(itemgetter(steps), tree) for name, tree in flat.items()}
@@ -129,7 +130,8 @@ class Transitions(FlatDataset):
             for observed, last in zip(*leaves, strict=True):
                 observed[self._n_rows :] = last
         # Behind those of all steps stand the last observations: one index finds what followed a step.
-        self._columns["next_observations"], rows_in_all = flat.get("observations"), self._n_rows + len(rows)
+        self._columns["next_observations"] = flat.get("observations")
+        rows_in_all = self._n_rows + len(rows)
         self._following = np.arange(1, self._n_rows + 1, dtype=np.min_scalar_type(rows_in_all))
         self._following[ends] = np.arange(self._n_rows, rows_in_all)
 
@@ -164,7 +166,8 @@ def stream_batches(
             n_left += len(part)
             if n_left == size:
                 yield _joined(left)
-                left, n_left = [], 0
+                left = []
+                n_left = 0
     if left:
         yield _joined(left)
 
@@ -178,7 +181,8 @@ def grouped(items: Iterable[Item], size: Callable[[Item], int], least: int) -> I
         total += size(item)
         if total >= least:
             yield group
-            group, total = [], 0
+            group = []
+            total = 0
     if group:
         yield group
 
@@ -220,7 +224,9 @@ class Windows(FlatDataset):
         self._again = partial(
             Windows, rows, length, stride=stride, pad=pad, returns_to_go=returns_to_go, columns=columns
         )
-        self._names, self._pad, self._stride = chosen_columns(columns, tuple(FIELDS)), pad, stride
+        self._names = chosen_columns(columns, tuple(FIELDS))
+        self._pad = pad
+        self._stride = stride
         read = [*self._names, *(["rewards"] if returns_to_go and "rewards" not in self._names else [])]
         self._flat = flat_columns(rows, read, blank_rows=1)
         lengths = rows.column("length")
@@ -232,7 +238,8 @@ class Windows(FlatDataset):
         # Each window's episode, from which all else follows, takes four bytes a window. What is known of an
         # episode lies together: a batch has 256 of them, each in another place of the memory.
         self._episodes = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
-        first_windows, first_rows = np.cumsum(counts) - counts, np.cumsum(lengths) - lengths
+        first_windows = np.cumsum(counts) - counts
+        first_rows = np.cumsum(lengths) - lengths
         self._facts = np.column_stack([first_windows, lengths, first_rows])
 
     def __len__(self) -> int:
@@ -240,7 +247,9 @@ class Windows(FlatDataset):
 
     def _batch(self, places: Array) -> Batch:
         facts = self._facts.take(self._episodes.take(places), 0)
-        first_window, length, first_row = facts[:, 0], facts[:, 1:2], facts[:, 2:]
+        first_window = facts[:, 0]
+        length = facts[:, 1:2]
+        first_row = facts[:, 2:]
         steps = ((places % max(1, len(self)) - first_window) * self._stride)[:, None] + self._steps
         padding = steps < 0 if self._pad == "before" else steps >= length
         rows = steps + first_row
@@ -294,7 +303,8 @@ def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_ro
         DatasetFormatError: If the files are damaged, or contradict each other.
         StorageError: If they cannot be read, or do not fit into memory.
     """
-    n_rows, spaces = int(sizes.sum()) + blank_rows, rows.spaces
+    n_rows = int(sizes.sum()) + blank_rows
+    spaces = rows.spaces
     names = dict.fromkeys(name for field in fields for name in field_columns(spaces, field))
     filled: list[tuple[SpaceColumn, Array]] = []
     trees = []
@@ -322,10 +332,13 @@ def _row_groups(
     """Yield each row group that has rows of the episodes, which of its rows they are, and where they go."""
     if not columns:
         return
-    reader, order = rows.table.reader, np.argsort(rows.ids, kind="stable")
-    places, goals = rows.table.places(folder, rows.ids[order]), (np.cumsum(sizes) - sizes)[order]
+    reader = rows.table.reader
+    order = np.argsort(rows.ids, kind="stable")
+    places = rows.table.places(folder, rows.ids[order])
+    goals = (np.cumsum(sizes) - sizes)[order]
     for path, part in rows.table.files(folder, places):
-        begins, ends = places[part, 2], places[part, 3]
+        begins = places[part, 2]
+        ends = places[part, 3]
         for at, first, last in reader.groups(path, int(begins.min()), int(ends.max())):
             lows = np.maximum(begins, first)
             counts = np.minimum(ends, last) - lows

@@ -85,7 +85,8 @@ def render_card(info: Document) -> str:
     facts = [f"| {name} | {_cell(value)} |" for source in info["sources"] for name, value in _facts(source)]
     if skipped := skipped_text(info):
         facts.append(f"| skipped | {skipped} |")
-    name, options = dataset_name(info), info.get("card", {})
+    name = dataset_name(info)
+    options = info.get("card", {})
     # JSON texts are YAML texts.
     license_id = options.get("license")
     return _CARD.format(

@@ -20,7 +20,9 @@ from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_
 from rollout_cli.episodes.chunk import sum_of
 from rollout_cli.episodes.plain import Fields, plain_json
 
-_RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
+_RECORD = "rollout.segment"
+_STATS = "rollout.stats"
+_CHECKSUM = "rollout.checksum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ def counted(start: int, episodes: pa.Table, order: str) -> Fields:
 
 def _missing_ranges(start: int, stop: int, numbers: Array) -> tuple[tuple[int, int], ...]:
     """Return the ranges that rising `numbers`, int64 (N,), leave out of those from `start` to `stop - 1`."""
-    firsts, stops = np.append(start, numbers + 1), np.append(numbers, stop)
+    firsts = np.append(start, numbers + 1)
+    stops = np.append(numbers, stop)
     is_gap = firsts < stops
     return tuple(zip(firsts[is_gap].tolist(), stops[is_gap].tolist(), strict=True))
 

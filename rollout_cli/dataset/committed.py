@@ -59,7 +59,8 @@ def read_committed(root: Path, info: Document) -> Committed:
     `DatasetFormatError` says that a file before the last one is missing or damaged, or that the last one does
     not hold what it states.
     """
-    schema, n_partitions = DatasetSchema.from_info(info), info["partitions"]
+    schema = DatasetSchema.from_info(info)
+    n_partitions = info["partitions"]
     present = set(segment_files(episodes_folder(root), n_partitions))
     if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
         present |= set(segment_files(root / "data", n_partitions))
@@ -80,7 +81,8 @@ def read_committed(root: Path, info: Document) -> Committed:
             check_segment(root, info, schema, added[-1])
         committed += added
         if added:
-            last, steps = added[-1].record, sum(segment.record.steps for segment in added)
+            last = added[-1].record
+            steps = sum(segment.record.steps for segment in added)
             partitions.append(CommittedPartition(last.stop, steps, last.last_length))
         else:
             partitions.append(CommittedPartition(first or 0))
@@ -123,7 +125,8 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
     """
     data, episodes = segment.paths(root)
     with open_parquet(episodes) as file:
-        footer, rows = file.metadata.metadata or {}, file.metadata.num_rows
+        footer = file.metadata.metadata or {}
+        rows = file.metadata.num_rows
     try:
         record = SegmentRecord.from_footer(footer)
     except ValueError as error:

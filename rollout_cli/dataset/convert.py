@@ -200,7 +200,8 @@ def decode(chunks: pa.ChunkedArray) -> Array:
         rows = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
         # A slice keeps the whole buffer and an offset.
         return rows[column.offset : column.offset + len(column)]
-    values, shape = column, []
+    values = column
+    shape = []
     while pa.types.is_nested(values.type):
         if pa.types.is_fixed_size_list(values.type):
             # By the offset: `flatten` and `take` of pyarrow 26 give wrong rows for slices of nested
@@ -209,7 +210,8 @@ def decode(chunks: pa.ChunkedArray) -> Array:
             values = values.values.slice(values.offset * size, len(values) * size)
         else:
             offsets = _numbers(values.offsets)
-            first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+            first = int(offsets[0])
+            count = int(offsets[-1] - offsets[0])
             size = count // max(1, len(values) - values.null_count)
             values = values.values.slice(first, count)
         shape.append(size)

@@ -32,7 +32,8 @@ from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
 from rollout_cli.errors import DatasetFormatError
 
-DATA, EPISODES = "data", "meta/episodes"
+DATA = "data"
+EPISODES = "meta/episodes"
 """The folders of the two tables."""
 
 _REWARD_SPACE = Box(-np.inf, np.inf, (), np.float64)
@@ -73,7 +74,10 @@ class EpisodeTable:
         files: Mapping[FileId, int],
         reader: RowReader,
     ) -> None:
-        self.root, self.info, self.table, self.reader = root, info, table, reader
+        self.root = root
+        self.info = info
+        self.table = table
+        self.reader = reader
         self.schema = DatasetSchema.from_info(info)
         self._files = files  # How many episodes each has.
         self._firsts = np.cumsum([0, *files.values()])
@@ -101,7 +105,8 @@ class EpisodeTable:
         if folder == DATA:
             rows, counts = (self.columns[name][episodes] for name in ("data_row_index", "length"))
         else:
-            rows, counts = episodes - self._firsts[files], np.ones_like(episodes)
+            rows = episodes - self._firsts[files]
+            counts = np.ones_like(episodes)
         ids = np.array([*self._files, (0, 0)], np.int64)  # The last one is no file, but gives two columns.
         return np.column_stack([ids[files], rows, rows + counts])
 
@@ -134,7 +139,8 @@ class EpisodeTable:
             return tree[start:stop].copy()
         parts = [map_tree(itemgetter(slice(start, stop)), tree)]
         while stop > group.rows:
-            stop, number = stop - group.rows, number + 1
+            stop = stop - group.rows
+            number = number + 1
             group, tree = self._group_field(number, name)
             parts.append(map_tree(itemgetter(slice(stop)), tree))
         return map_tree(lambda *leaves: np.concatenate(leaves), *parts)
@@ -203,20 +209,23 @@ def read_episode_table(root: Path, info: Document, files: Mapping[FileId, Path])
         DatasetFormatError: If the dataset contradicts itself.
         StorageError: If it cannot be read.
     """
-    schema, whole = pa.schema(EPISODE_FIELDS), DatasetSchema.from_info(info)
+    schema = pa.schema(EPISODE_FIELDS)
+    whole = DatasetSchema.from_info(info)
     if info["features"] != whole.describe():
         raise DatasetFormatError(
             f"{info_path(root)} is damaged: its features are not those of its spaces and infos",
             code="info-features",
             hint=LOST_INFO,
         )
-    tables, counts = [pa.Table.from_batches([], schema)], {}
+    tables = [pa.Table.from_batches([], schema)]
+    counts = {}
     data, episodes = ([*map(str, columns)] for columns in (whole.data, whole.episodes))
     paths = {}
     for (chunk, file), path in files.items():
         with open_parquet(path) as opened:
             check_table(path, opened, episodes)
-            table, footer = opened.read(columns=schema.names), opened.metadata.metadata
+            table = opened.read(columns=schema.names)
+            footer = opened.metadata.metadata
         names = ("length", "source", "data_chunk_index", "data_file_index", "data_row_index")
         lengths, sources, chunks, numbers, rows = (decode(table[name]) for name in names)
         is_wrong = (lengths < 1) | (sources < 0) | (sources >= len(info["sources"])) | (rows < 0)

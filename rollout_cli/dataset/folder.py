@@ -67,7 +67,8 @@ class FolderLock(AbstractContextManager["FolderLock"]):
     """
 
     def __init__(self, files: FileStore, root: Path) -> None:
-        self._path, self._descriptor = root / LOCK_NAME, -1
+        self._path = root / LOCK_NAME
+        self._descriptor = -1
         if isinstance(root, RemotePath):
             return
         for path in (root / "meta", root / "data", root / REPLACED):
@@ -147,7 +148,8 @@ class OutputFolder:
         self.has_old = False
         # Held while one dataset replaces another: by the thread that commits, for which the caller may wait.
         self.replacing = threading.Lock()
-        self._overwrite, self._lock = overwrite, lock
+        self._overwrite = overwrite
+        self._lock = lock
         self._is_new = False
 
     def open(self, *, resume: bool) -> None:
@@ -189,7 +191,8 @@ class OutputFolder:
         An object store has no renames: there it makes room for the new one, whose info.json and card replace
         the old ones, so that the folder holds a dataset whenever that ends.
         """
-        files, root = self.files, self.path
+        files = self.files
+        root = self.path
         if not has_rename(root):
             for path in (episodes_folder(root), root / "data", stats_path(root), plot_path(root)):
                 files.remove(path)

@@ -78,12 +78,14 @@ class SchemaInference:
 
     def _observe_held(self, *, at_end: bool) -> None:
         while not self.decided:
-            here, following = self._held[self._partition], self._partition + 1
+            here = self._held[self._partition]
+            following = self._partition + 1
             if self._observed < len(here):
                 self._observed += 1
                 self.observe(here[self._observed - 1])
             elif following < len(self._held) and (at_end or self._next_number == self._firsts[following]):
-                self._partition, self._observed = following, 0
+                self._partition = following
+                self._observed = 0
             else:
                 return
 
@@ -127,7 +129,8 @@ class SchemaInference:
 
     def release(self) -> list[tuple[Chunk, int]]:
         """Give back the held chunks with their partitions."""
-        held, self._held = self.held(), []
+        held = self.held()
+        self._held = []
         return held
 
 

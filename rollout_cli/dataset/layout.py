@@ -153,7 +153,8 @@ def read_info(root: Path) -> Fields:
         DatasetFormatError: If there is none of this format.
         StorageError: If it cannot be read.
     """
-    path, replaced = info_path(root), root / REPLACED
+    path = info_path(root)
+    replaced = root / REPLACED
     try:
         with accessing(path, FileNotFoundError, NotADirectoryError):
             if path.exists() and not path.is_file():
@@ -219,7 +220,8 @@ def started_at(info: Document) -> str:
 
 def described(document: Document) -> str:
     """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
-    status, reason = str(document.get("status", "not recorded")), document.get("reason")
+    status = str(document.get("status", "not recorded"))
+    reason = document.get("reason")
     return f"{status} ({reason})" if reason else status
 
 

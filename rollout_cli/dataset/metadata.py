@@ -191,10 +191,12 @@ class DatasetBuild:
         committing: Callable[[DatasetBuild], AbstractContextManager[None]],
         committed: Sequence[Written],
     ) -> None:
-        self.settings, self.info = settings, info
+        self.settings = settings
+        self.info = info
         self.segments = {written.segment: written for written in committed}
         self.queue = WriteQueue(self._commit)
-        self._write_segment, self._committing = write_segment, committing
+        self._write_segment = write_segment
+        self._committing = committing
         self._next_id = sum(written.record.episodes for written in committed)
         self._partitions = [
             Partition(
@@ -234,9 +236,11 @@ class DatasetBuild:
     def _commit(self, job: SegmentJob) -> Written:
         """Write a segment and give its files their names, in the thread that writes."""
         with self._committing(self):
-            files, root = self.settings.files, self.settings.root
+            files = self.settings.files
+            root = self.settings.root
             written = self._write_segment(self.settings, job)
-            (data, meta), (data_path, meta_path) = job.segment.temporary(root), job.segment.paths(root)
+            (data, meta) = job.segment.temporary(root)
+            (data_path, meta_path) = job.segment.paths(root)
             if data != data_path:
                 files.rename(data, data_path)
                 if before := self.segments.get(job.segment):
@@ -269,6 +273,7 @@ class DatasetBuild:
 
     def end(self, status: Status, **facts: Any) -> None:
         """Record how the dataset ended, its totals and its statistics."""
-        settings, written = self.settings, self.present_segments()
+        settings = self.settings
+        written = self.present_segments()
         end_info(self.info, status, facts, written)
         write_contents(settings.files, settings.root, self.info, written, settings.schema)

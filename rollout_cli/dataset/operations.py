@@ -98,7 +98,8 @@ def split_dataset(
     """
     if verify:
         require_valid(dataset)
-    shares, folder = np.array(list(parts.values()), float), folder_of(output)
+    shares = np.array(list(parts.values()), float)
+    folder = folder_of(output)
     is_whole = len(shares) and (shares > 0).all() and np.isclose(shares.sum(), 1)
     if not is_whole or not all(re.fullmatch(r"\w[\w.-]*", name) for name in parts):
         text = ",".join(f"{name}={share}" for name, share in parts.items())
@@ -108,7 +109,8 @@ def split_dataset(
             hint="give shares that sum to 1, and names of letters, digits, `_`, `.` and `-`, such as "
             "train=0.9,test=0.1",
         )
-    rows, runs = dataset.rows, [source["run"] for source in dataset.info["sources"]]
+    rows = dataset.rows
+    runs = [source["run"] for source in dataset.info["sources"]]
     names = zip(rows.column("source").tolist(), rows.column("episode_number").tolist(), strict=True)
     texts = (f"{seed} {runs[source]} {number}".encode() for source, number in names)
     drawn = [int.from_bytes(blake2b(text, digest_size=8).digest()) for text in texts]
@@ -246,7 +248,9 @@ def relabel_dataset(
                 hint=did_you_mean(reward) or "write module:function, such as mine:reward",
             )
         source = Source.find(reward, UserCodeError)
-        name, function, sha256 = reward, source.load(UserCodeError), source.sha256
+        name = reward
+        function = source.load(UserCodeError)
+        sha256 = source.sha256
         if not callable(function):
             raise UserCodeError(
                 f"{reward} is {type(function).__name__}, and no function",
@@ -254,7 +258,9 @@ def relabel_dataset(
                 hint="name a function that takes an episode and returns its rewards",
             )
     else:
-        name, function, sha256 = f"{reward.__module__}:{name_of(reward)}", reward, None
+        name = f"{reward.__module__}:{name_of(reward)}"
+        function = reward
+        sha256 = None
 
     def relabel(block: Rows, chunk: Chunk) -> Chunk:
         rewards = [_rewards(name, function, episode) for episode in Dataset(block)]

@@ -102,9 +102,11 @@ def _row_bytes(kind: pa.DataType) -> int:
 
 def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
     for field in schema:
-        kind, path = field.type, field.name
+        kind = field.type
+        path = field.name
         while pa.types.is_nested(kind):
-            kind, path = kind.value_type, f"{path}.list.element"
+            kind = kind.value_type
+            path = f"{path}.list.element"
         if pa.types.is_float32(kind) or pa.types.is_float64(kind):
             yield path, "BYTE_STREAM_SPLIT"
         elif pa.types.is_boolean(kind):
@@ -134,7 +136,8 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 def _claimed_bytes(file: pq.ParquetFile) -> int:
     """Return a file's size in memory by its footer; values of fixed size may be run lengths."""
-    metadata, schema = file.metadata, file.schema
+    metadata = file.metadata
+    schema = file.schema
     texts = [at for at in range(len(schema)) if schema.column(at).physical_type == "BYTE_ARRAY"]
     n_bytes: int = metadata.num_rows * sum(map(_row_bytes, file.schema_arrow.types))
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -198,7 +201,9 @@ class RowReader:
     """
 
     def __init__(self, root: Path, started: str, files: Mapping[Path, tuple[Origin, Sequence[str]]]) -> None:
-        self._root, self._started, self._files = root, started, files
+        self._root = root
+        self._started = started
+        self._files = files
         self._standing = b""  # The info.json that was last looked at.
         self._edges: dict[Path, list[int]] = {}
         self._kept: OrderedDict[Any, Any] = OrderedDict()

@@ -258,9 +258,11 @@ class Episode:
     __slots__ = ("_at", "_block", "_fields", "_place", "_table")
 
     def __init__(self, table: EpisodeTable, at: int, block: Rows | None = None, place: int = 0) -> None:
-        self._table, self._at = table, at
+        self._table = table
+        self._at = at
         # The episodes of a block are made into batches together, once that of one is asked for.
-        self._block, self._place = block, place
+        self._block = block
+        self._place = place
         self._fields: dict[str, Tree] = {}  # Those that were asked for.
 
     def __len__(self) -> int:
@@ -372,7 +374,8 @@ class EpisodeInfos(Mapping[str, Array]):
     """The infos of one group of an episode; a value is read without the others, keys are read with all."""
 
     def __init__(self, episode: Episode, group: str) -> None:
-        self._episode, self._group = episode, group
+        self._episode = episode
+        self._group = group
 
     def __getitem__(self, key: str) -> Array:
         values = self._episode.rows.info_values(self._group, key)

@@ -124,7 +124,8 @@ def derivation(
         raise UsageError(
             "there is no episode to write", code="no-episode", hint="choose some episodes, or another dataset"
         )
-    first, path = inputs[0].info, folder_of(output).resolve()
+    first = inputs[0].info
+    path = folder_of(output).resolve()
     _check_inputs(inputs, path)
     _refuse_repeated(inputs)
     sources: list[Document] = []

@@ -35,9 +35,12 @@ class Rows:
     """
 
     def __init__(self, table: EpisodeTable, ids: Array) -> None:
-        self.table, self.ids = table, ids
+        self.table = table
+        self.ids = ids
         self.places: Sequence[int] = ids.data
-        self.root, self.info, self.spaces = table.root, table.info, table.schema.spaces
+        self.root = table.root
+        self.info = table.info
+        self.spaces = table.schema.spaces
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Rows, (self.table, self.ids)
@@ -104,8 +107,10 @@ class Rows:
 
     def some_steps(self, most: int, columns: Columns = None, *, n_runs: int = 16) -> pa.Table:
         """Return the rows of `data`; where there are more than `most`, `n_runs` runs that lie evenly."""
-        places, stops = self._step_places(), np.cumsum(self.column("length"))
-        total, n_runs = int(stops[-1]) if len(stops) else 0, min(n_runs, most)
+        places = self._step_places()
+        stops = np.cumsum(self.column("length"))
+        total = int(stops[-1]) if len(stops) else 0
+        n_runs = min(n_runs, most)
         if total <= most:
             return self._read(DATA, places, columns)
         size = most // n_runs
@@ -232,7 +237,8 @@ class Rows:
             return schema.empty_table().select(columns or schema.names)
         tables = []
         for path, part in self.table.files(folder, places):
-            starts, stops = places[part, 2], places[part, 3]
+            starts = places[part, 2]
+            stops = places[part, 3]
             for first, last in runs(starts[1:] != stops[:-1]):
                 tables += self.table.reader.read(path, int(starts[first]), int(stops[last - 1]), columns)
         return pa.concat_tables(tables)

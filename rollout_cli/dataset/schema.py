@@ -180,9 +180,11 @@ def _info_fields(prefix: str, infos: InfoColumns) -> list[pa.Field]:
 
 def _row_bytes(column: pa.Field) -> int:
     """Return the nominal bytes of a value, without texts and arrays of infos; a bool counts as one."""
-    kind, count = column.type, 1
+    kind = column.type
+    count = 1
     while pa.types.is_fixed_size_list(kind):
-        kind, count = kind.value_type, count * kind.list_size
+        count = count * kind.list_size
+        kind = kind.value_type
     if pa.types.is_string(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         # The empty rows of info columns count, or many rare infos would take memory that no limit sees.
         return 4 if column.nullable and "." in column.name else 0

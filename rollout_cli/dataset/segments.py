@@ -109,11 +109,17 @@ class SegmentJob:
 
 def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     """Write the data file and the episodes file of a segment, under temporary names."""
-    schema, limits, before = settings.schema, settings.limits, job.before
-    chunks, first_row, dropped = [(chunk.load(), labels) for chunk, labels in job.episodes], 0, Counter[str]()
+    schema = settings.schema
+    limits = settings.limits
+    before = job.before
+    chunks = [(chunk.load(), labels) for chunk, labels in job.episodes]
+    first_row = 0
+    dropped = Counter[str]()
     if before is not None:
-        first_row, dropped = before.steps, Counter(before.dropped_infos)
-    seeds, file = settings.root_seeds, job.segment.file
+        first_row = before.steps
+        dropped = Counter(before.dropped_infos)
+    seeds = settings.root_seeds
+    file = job.segment.file
     episodes, lost = episode_table(schema, chunks, root_seeds=seeds, file=file, first_row=first_row)
     dropped.update(lost)
     n_steps = first_row + sum(chunk.n_steps for chunk, _ in chunks)
@@ -160,7 +166,8 @@ def _row_groups(
     schema: DatasetSchema, episode: Sequence[NumberedChunk], *, edges: Sequence[int]
 ) -> Iterator[Encoded]:
     """Yield the rows of one episode up to each edge, and by column how many info values are not in them."""
-    chunk, labels = concatenate([chunk for chunk, _ in episode]), episode[0][1]
+    chunk = concatenate([chunk for chunk, _ in episode])
+    labels = episode[0][1]
     for start, stop in pairwise([0, *edges]):
         yield step_table(schema, [(chunk.rows(start, stop), labels)], first_step=start)
 
@@ -239,7 +246,10 @@ class Partition:
         by_id: bool = False,
         committed: Sequence[Written] = (),
     ) -> None:
-        self._schema, self._limits, self._queue, self._by_id = schema, limits, queue, by_id
+        self._schema = schema
+        self._limits = limits
+        self._queue = queue
+        self._by_id = by_id
         self._segment = segment
         # The numbers that the open segment covers; None before the first episode of a partition without a
         # first one.
@@ -250,14 +260,20 @@ class Partition:
         self._episodes: list[tuple[AnyChunk, Array]] = []
         if committed:
             last = committed[-1]
-            self._segment, self._start, self._next = last.segment, last.record.start, last.record.stop
-            self._rows, self._nominal, self._before = last.record.steps, last.record.nominal, last.record
+            self._segment = last.segment
+            self._start = last.record.start
+            self._next = last.record.stop
+            self._rows = last.record.steps
+            self._nominal = last.record.nominal
+            self._before = last.record
             if last.record.is_long:
                 self._next_segment()
 
     def write(self, chunk: AnyChunk, labels: Array) -> None:
         """Take the next episodes, with their labels."""
-        lengths, schema, at = chunk.lengths, self._schema, 0
+        lengths = chunk.lengths
+        schema = self._schema
+        at = 0
         numbers = labels[:, 0] if self._by_id else chunk.numbers
         # These depend on the episodes alone: not on how they were cut into chunks, or how well they compress.
         sizes = lengths * schema.step_bytes + chunk.variable_bytes + schema.episode_bytes

@@ -61,14 +61,16 @@ def merged(parts: Sequence[ColumnStats]) -> ColumnStats:
 def _block_stats(rows: Array) -> ColumnStats:
     # A copy, columns first: adding along contiguous memory is several times as fast.
     numbers = np.array(rows.T, np.float64, order="C")
-    low, high = numbers.min(axis=1), numbers.max(axis=1)
+    low = numbers.min(axis=1)
+    high = numbers.max(axis=1)
     count = np.full(len(numbers), len(rows))
     with np.errstate(all="ignore"):
         if np.isfinite(low).all() and np.isfinite(high).all():
             mean = numbers.mean(axis=1)
         else:
             numbers[~np.isfinite(numbers)] = math.nan
-            low, high = np.fmin.reduce(numbers, axis=1), np.fmax.reduce(numbers, axis=1)
+            low = np.fmin.reduce(numbers, axis=1)
+            high = np.fmax.reduce(numbers, axis=1)
             count = len(rows) - np.isnan(numbers).sum(axis=1)
             mean = np.nansum(numbers, axis=1) / np.maximum(count, 1)
         numbers -= mean[:, None]
@@ -217,7 +219,8 @@ def _bad_values(
             # The rows that are not counted may hold any number of their type.
             has_nan = leaf.dtype.kind == "f"
             numbers: Any = np.finfo if has_nan else np.iinfo
-            lowest, highest = numbers(leaf.dtype).min, numbers(leaf.dtype).max
+            lowest = numbers(leaf.dtype).min
+            highest = numbers(leaf.dtype).max
         if has_nan:
             yield "not_finite", ~np.isfinite(decode(column))
         low, high = (leaf and leaf.bounds) or (-math.inf, math.inf)

@@ -42,7 +42,8 @@ def step_table(schema: DatasetSchema, episodes: Sequence[NumberedChunk], *, firs
     Some rows of one episode, from `first_step` on, are given as an episode whose `last_observations` are
     those after its last row here, and whose flags are false unless it ends with that row.
     """
-    chunks, spaces = [chunk for chunk, _ in episodes], schema.spaces
+    chunks = [chunk for chunk, _ in episodes]
+    spaces = schema.spaces
     labels = joined([labels for _, labels in episodes])
     lengths = _joined(chunks, "lengths")
     ends = np.cumsum(lengths)
@@ -101,7 +102,8 @@ def episode_table(
     Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on.
     Of their step columns only the rewards are read. `root_seeds` are those of the sources.
     """
-    chunks, labels = [chunk for chunk, _ in episodes], joined([labels for _, labels in episodes])
+    chunks = [chunk for chunk, _ in episodes]
+    labels = joined([labels for _, labels in episodes])
     lengths = _joined(chunks, "lengths")
     infos, lost = encode_infos("episode_info", schema.infos, [chunk.episode_infos for chunk in chunks])
     columns = [
@@ -124,7 +126,8 @@ def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> 
 
     Arrays may be written to: none shares the memory of the tables, which a reader keeps.
     """
-    spaces, infos = schema.spaces, schema.infos
+    spaces = schema.spaces
+    infos = schema.infos
 
     def leaves(table: pa.Table, columns: Sequence[SpaceColumn]) -> Leaves:
         return tuple(np.array(column.decode(table)) for column in columns)

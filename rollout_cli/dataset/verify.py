@@ -203,8 +203,10 @@ def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) 
     if table is None:
         return None, None
     facts = {field.name: decode(table[field.name]) for field in EPISODE_FIELDS}
-    ids, lengths = facts["episode_id"], facts["length"]
-    of_episodes, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
+    ids = facts["episode_id"]
+    lengths = facts["length"]
+    of_episodes = _episode_checks(report.info, segment, facts, next_id)
+    of_steps = list[Check]()
     order = order_column(report.info)
     origin = file_origin(fingerprint_of(report.info), segment.partition, int(facts[order][0]))
     try:
@@ -233,10 +235,13 @@ def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) 
 
 def _episode_checks(info: Document, segment: SegmentId, facts: Arrays, next_id: int | None) -> list[Check]:
     """Return the checks of an episodes file by itself."""
-    ids, numbers, lengths = facts["episode_id"], facts["episode_number"], facts["length"]
+    ids = facts["episode_id"]
+    numbers = facts["episode_number"]
+    lengths = facts["length"]
     first = int(ids[0]) if next_id is None else next_id
     chunk, file = segment.file
-    roots, sources = np.array([source["root_seed"] for source in info["sources"]]), facts["source"]
+    roots = np.array([source["root_seed"] for source in info["sources"]])
+    sources = facts["source"]
     root_seeds = roots[np.clip(sources, 0, len(roots) - 1)]
     seeds = np.zeros_like(numbers)
     for root in np.unique(root_seeds).tolist():
@@ -267,7 +272,8 @@ def _episode_checks(info: Document, segment: SegmentId, facts: Arrays, next_id: 
 
 def _record_checks(record: SegmentRecord, expected: Document, next_number: int | None) -> list[Check]:
     """Return the checks of a commit record against the `expected` fields, which follow from its episodes."""
-    start, last = record.start, record.stop - 1
+    start = record.start
+    last = record.stop - 1
     others = {name for name, value in expected.items() if repr(getattr(record, name)) != repr(value)}
     begins = f"its footer covers episode numbers from {start} on, expected from {next_number} on"
     covers = f"its episodes, and those skipped, are not the numbers {start} to {last} of its footer"
@@ -282,7 +288,8 @@ def _read_steps(
     report: VerifyReport, path: Path, segment: SegmentId, facts: Arrays, origin: Origin
 ) -> pa.Table | None:
     """Return the committed rows of a data file; None where they are damaged, or not to be read."""
-    ids, ends = facts["episode_id"], np.cumsum(facts["length"])
+    ids = facts["episode_id"]
+    ends = np.cumsum(facts["length"])
     is_unread = report.read is not None and path not in report.read
     metadata, table = _read(report, path, report.schema.data, segment, origin, ids=ids, footer_only=is_unread)
     if table is None:
@@ -353,7 +360,8 @@ def _read(
     """Return the metadata and rows of a file; rows are None, and there is a fault, where it is damaged."""
     try:
         with open_parquet(path) as file:
-            metadata, schema = file.metadata, file.schema_arrow
+            metadata = file.metadata
+            schema = file.schema_arrow
             check_origin(path, metadata.metadata, origin or {})
             check_table(path, file, [*map(str, expected)])
             table = schema.empty_table() if footer_only else file.read()
@@ -375,7 +383,8 @@ def _has_other_extremes(metadata: Any, ids: Array) -> bool:
     """Return whether a reader that selects by episode would pass over rows of it."""
     stop = 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        held, stop = ids[stop : stop + group.num_rows], stop + group.num_rows
+        held = ids[stop : stop + group.num_rows]
+        stop = stop + group.num_rows
         stated = group.column(0).statistics
         if stated is not None and stated.has_min_max and (stated.min, stated.max) != (held.min(), held.max()):
             return True
@@ -384,7 +393,8 @@ def _has_other_extremes(metadata: Any, ids: Array) -> bool:
 
 def _check_metadata(report: VerifyReport) -> None:
     """Check info.json and stats.json, whose totals and statistics are written at the end of the run."""
-    info, stats = info_path(report.path), stats_path(report.path)
+    info = info_path(report.path)
+    stats = stats_path(report.path)
     if report.info["features"] != report.schema.describe():
         report.add(info, "its features are not those of its spaces")
     if report.info["status"] == "collecting":
@@ -394,7 +404,8 @@ def _check_metadata(report: VerifyReport) -> None:
     totals: Fields = {}
     count_segments(totals, report.segments)
     for name in TOTALS:
-        stated, held = report.info[name], totals[name]
+        stated = report.info[name]
+        held = totals[name]
         if stated != held:
             report.add(info, f"it states {stated:,} {name}, and the files hold {held:,}")
     for name in ("anomalies", "dropped_infos"):

@@ -76,7 +76,9 @@ class DatasetWriter:
         flush_seconds: float = 30.0,
         write_segment: WriteSegment = write_segment,
     ) -> None:
-        self._folder, self._settings, self._write_segment = folder, settings, write_segment
+        self._folder = folder
+        self._settings = settings
+        self._write_segment = write_segment
         self._spaces = SpaceSchema.of(settings.env_spec, next_observation=settings.next_observation)
         self._info = metadata.new_info(self._spaces, settings, committed.info if committed else None)
         self._inference = SchemaInference(settings.first_numbers)
@@ -103,11 +105,13 @@ class DatasetWriter:
             raise
 
     def _begin(self, committed: Committed | None) -> None:
-        columns, source = self._settings.columns, self._info["sources"][0]
+        columns = self._settings.columns
+        source = self._info["sources"][0]
         if committed is not None:
             self._folder.move_aside(committed.damaged)
             self.has_episodes = True
-            columns, source = info_columns_of(committed.info["features"]), committed.info["sources"][0]
+            columns = info_columns_of(committed.info["features"])
+            source = committed.info["sources"][0]
         if columns is not None:
             self._inference.decided = True
             segments = committed.segments if committed else ()
@@ -228,9 +232,12 @@ class DatasetWriter:
                 self._commit_all()
 
     def _end_aborted(self) -> None:
-        files, root = self._folder.files, self._folder.path
+        files = self._folder.files
+        root = self._folder.path
         recover_replaced(files, root)
-        build, has_info = self._published, info_path(root).is_file()  # Else somebody removed the folder.
+        # Else somebody removed the folder.
+        build = self._published
+        has_info = info_path(root).is_file()
         if build is None and self._folder.has_old:  # Of a run, a replacement has left one or the other.
             if has_info and started_at(read_info(root)) == started_at(self._info):
                 self._end_old("interrupted")
@@ -256,7 +263,8 @@ class DatasetWriter:
 
     def _what_is_left(self) -> str:
         """Return in words what `--resume` would find in the folder after an error."""
-        path, is_derived = self._folder.path, bool(self._settings.derived)
+        path = self._folder.path
+        is_derived = bool(self._settings.derived)
         keeps = bool(self._folder.keep_until) and not is_derived
         goes_on = "" if is_derived else "; {resume=True} continues from there"
         try:
@@ -290,7 +298,8 @@ class DatasetWriter:
             self._build.queue.check()
 
     def _new_build(self, columns: InfoColumns, run: str, committed: Sequence[Written] = ()) -> DatasetBuild:
-        folder, info = self._folder, deepcopy(self._info)
+        folder = self._folder
+        info = deepcopy(self._info)
         schema = DatasetSchema.of(self._spaces, columns, env_record(info))
         info["sources"][0]["run"] = run
         info |= {
@@ -330,7 +339,8 @@ class DatasetWriter:
             build.write(chunk, partition)
         build.finish()
         if self._published is build:
-            self._folder.has_old, self._folder.keep_until = True, build.next_numbers()
+            self._folder.has_old = True
+            self._folder.keep_until = build.next_numbers()
         else:
             remove_temporary(self._folder.files, self._folder.path)
 

@@ -29,10 +29,13 @@ from rollout_cli.samplers.sampler import Sampler
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
 
-MOST_STEPS, _EPISODES = 20_000, 3
+MOST_STEPS = 20_000
+_EPISODES = 3
 """So many steps are run first, as so many episodes at least."""
 _SHARE = 0.2  # Of a process's time, for these.
-_MOST_BYTES, _UNTIMED_STEPS = 128 << 20, 2_000  # Of observations and actions; where no step was timed.
+# Of observations and actions; where no step was timed.
+_MOST_BYTES = 128 << 20
+_UNTIMED_STEPS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,9 @@ def check(
     """
     began = time.monotonic()
     trial = Trial.of(config, progress or Progress(), seconds)
-    findings, costs, n_steps = dict[str, Sequence[Finding]](), dict[str, float](), _UNTIMED_STEPS
+    findings = dict[str, Sequence[Finding]]()
+    costs = dict[str, float]()
+    n_steps = _UNTIMED_STEPS
     try:
         if config.vectorization == "sync":  # There may be no single environment else.
             seen = trial.inspected(looks=True)
@@ -155,7 +160,8 @@ def _written(sampler: Sampler, chunk: Chunk) -> DatasetSummary:
 
 def _costs(config: CollectConfig, recorded: Recorded) -> dict[str, float]:
     """Return what a step and the run take, if each core is as fast as this one."""
-    chunk, rate = recorded.chunk, recorded.chunk.n_steps / recorded.seconds
+    chunk = recorded.chunk
+    rate = recorded.chunk.n_steps / recorded.seconds
     pace = rate * min(config.workers, usable_cores())
     ends = (
         config.timesteps,

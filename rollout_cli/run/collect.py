@@ -122,11 +122,13 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
             whose status is `interrupted`; where there was none, no dataset is left.
     """
     refuse_in_worker("collect")
-    started_at, progress = time.monotonic(), progress or Progress()
+    started_at = time.monotonic()
+    progress = progress or Progress()
     config = completed(config, progress)
     with stop_on_signals() as signals, _locked(config, progress) as lock:
         request = requested(config, progress)
-        state, tally = request.state, _Tally(request.state.skipped)
+        state = request.state
+        tally = _Tally(request.state.skipped)
         if state.is_complete:
             progress.notice(f"{config.output} is complete: there is nothing to do")
             if config.require_reproducible:
@@ -187,7 +189,9 @@ def _locked(config: CollectConfig, progress: Progress) -> Iterator[FolderLock | 
 @contextmanager
 def _start(run: _Run) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
-    config, progress, signals = run.request.config, run.progress, run.signals
+    config = run.request.config
+    progress = run.progress
+    signals = run.signals
     total_episodes = None
     if config.episodes is not None or config.episodes_per_worker is not None:
         total_episodes = len(config.shard_numbers) * (config.episodes_per_worker or 1)
@@ -207,7 +211,8 @@ def _start(run: _Run) -> Iterator[Sampler]:
         signals.stop = run.samplers.stop
         yield sampler
         # Closing an environment in this process may take for ever: only a signal ends that.
-        signals.stop, signals.is_over = end_closing, config.sampler != "local"
+        signals.stop = end_closing
+        signals.is_over = config.sampler != "local"
     signals.is_over = True
 
 
@@ -218,8 +223,10 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     from rollout_cli.dataset.segments import SizeLimits, write_segment  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
 
-    request, surrounding = run.request, provenance.surroundings()
-    config, state = request.config, request.state
+    request = run.request
+    surrounding = provenance.surroundings()
+    config = request.config
+    state = request.state
     try:
         spec = sampler.wait_until_started()
     except InterruptedRunError as error:
@@ -260,12 +267,15 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
 
 def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     """Write all episodes that are left; keep an error that ends the sampling beside what was written."""
-    began_at, tally, report = time.monotonic(), run.tally, sampler.report
+    began_at = time.monotonic()
+    tally = run.tally
+    report = sampler.report
     # The workers have run episodes since they were built; the clock of another machine may be wrong.
     ahead = min(max(0.0, time.time() - sampler.built_at), began_at - run.started_at)
     writer.on_failure = sampler.request_stop  # A step may take for ever: nobody would hear of a full disk.
     writer.facts = lambda: provenance.skipped_facts(tally.skipped | sampler.skipped)
-    config, state = run.request.config, run.request.state
+    config = run.request.config
+    state = run.request.state
     run.progress.begin(**state.totals, seconds=ahead)
     if run.observes_first:
         _limit(config, sampler, began_at)
@@ -335,7 +345,9 @@ def _reached(config: CollectConfig, totals: Record) -> StoppedBy:
 
 def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> RolloutError | None:
     """Return an error where a run that nothing has interrupted has no dataset to end with."""
-    config, tally, stored = run.request.config, run.tally, run.request.state.keep_until
+    config = run.request.config
+    tally = run.tally
+    stored = run.request.state.keep_until
     is_cut = tally.stopped_by == "max_time"
     if is_cut and (count := sampler.dropped_episodes):
         run.progress.notice(
@@ -362,7 +374,8 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
             code="time-limit",
             hint="allow more time with {max_time=…}",
         )
-    number, count = min(tally.skipped), len(tally.skipped)
+    number = min(tally.skipped)
+    count = len(tally.skipped)
     return UserCodeError(
         f"all episodes were skipped, {count:,} of them; episode {number}: {tally.skipped[number]}",
         code="all-episodes-skipped",
@@ -372,7 +385,8 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
 
 def _check(run: _Run, sampler: Sampler) -> reproduce.Verdict:
     """Run early episodes again, unless the verdict is known or the run was ended early."""
-    tally, state = run.tally, run.request.state
+    tally = run.tally
+    state = run.request.state
     verdict = reproduce.verdict_of_changes(state.changes) or run.stored_verdict
     stored = reproduce.recorded(state.source)
     if verdict is None and not tally.steps and stored.status != "unknown":
@@ -420,7 +434,9 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
 
 def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> None:
     """Warn of what may spoil the data."""
-    config, progress, tally = run.request.config, run.progress, run.tally
+    config = run.request.config
+    progress = run.progress
+    tally = run.tally
     if tally.stopped_by == "keep_cap" and tally.acceptance is not None:
         progress.warn(f"--keep-cap has ended the run: kept {acceptance_text(tally.acceptance)}")
     for key in unmatched_patterns(config.drop_info, summary.dropped_infos):

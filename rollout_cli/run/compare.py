@@ -119,7 +119,8 @@ def _leaves(name: str, tree: Any, start: int) -> Iterator[tuple[str, _Column]]:
 
 def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
     """Return where two columns first differ in the rows of both; a missing row shows in the lengths."""
-    (start, left), (again_start, right) = first, again
+    (start, left) = first
+    (again_start, right) = again
     if start != again_start and name != "length":
         return None  # The ends of runs of different lengths are no pair.
     row = _first_row(left, right)
@@ -132,7 +133,8 @@ def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
     )
     if before.shape == now.shape != ():
         element = _first_row(before.ravel(), now.ravel()) or 0
-        before, now = before.ravel()[element], now.ravel()[element]
+        before = before.ravel()[element]
+        now = now.ravel()[element]
     return Difference(name, min(start, again_start) + row, [_shown(before), _shown(now)])
 
 
@@ -182,7 +184,8 @@ def diff(first: Dataset, second: Dataset) -> tuple[int | None, Difference] | Non
     texts = [str(dataset.info["spaces"]) for dataset in (first, second)]
     if texts[0] != texts[1]:
         return None, Difference("spaces", 0, texts)
-    n_episodes, start = min(len(first), len(second)), 0
+    n_episodes = min(len(first), len(second))
+    start = 0
     for block in first.rows.select(slice(n_episodes)).blocks():
         other = second.rows.select(slice(start, start + len(block)))
         if first_difference(block.batch(), other.batch()) is not None:  # Most blocks are the same.

@@ -98,7 +98,8 @@ def merge(
         return join_datasets(datasets, output, verify=False, **writing)
     shards = sorted(map(_shard, datasets), key=lambda shard: shard.place)
     changes, files = _changes(shards, writing.get("progress") or Progress(), accept_changes=accept_changes)
-    first, config = shards[0], replace(shards[0].config, shard=None)
+    first = shards[0]
+    config = replace(shards[0].config, shard=None)
     if config.episodes is not None:
         stop = shards[-1].config.run_numbers.stop
         config = replace(config, episodes=EpisodeRange(config.run_numbers.start, stop))
@@ -132,7 +133,8 @@ def _are_ranges(datasets: Sequence[Dataset]) -> bool:
     Their columns must be decided, and the same: then they are those of a run over all of the episodes. No
     other option may have ended one.
     """
-    ranges, first = list[tuple[int, int]](), datasets[0].info
+    ranges = list[tuple[int, int]]()
+    first = datasets[0].info
     for info in (dataset.info for dataset in datasets):
         source = info["sources"][0]
         options = source.get("collector", {})
@@ -149,7 +151,8 @@ def _are_ranges(datasets: Sequence[Dataset]) -> bool:
 
 
 def _shard(dataset: Dataset) -> _Shard:
-    path, source = dataset.path, collected_source(dataset.info)
+    path = dataset.path
+    source = collected_source(dataset.info)
     config = CollectConfig(**recorded_values(source), output=path)
     resume = f"`rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
     if dataset.info["status"] != "complete":
@@ -171,7 +174,8 @@ def _joined_source(
     shards: Sequence[_Shard], changes: Sequence[Record], config: CollectConfig
 ) -> dict[str, Any]:
     """Return the record of the whole run."""
-    first, sources = shards[0].source, [shard.source for shard in shards]
+    first = shards[0].source
+    sources = [shard.source for shard in shards]
     whole = {"shard": None} | ({"episodes": plain_value(config.episodes)} if config.episodes else {})
     joined = {**first, "collector": {**first["collector"], **whole}, "changes": changes}
     # As in a run that was resumed, the hashes, and whose they are, are those after all changes.
@@ -196,13 +200,15 @@ def _changes(
                 code="shards-of-other-division",
                 hint="give the shards i/n of one n",
             )
-    present, count = [shard.place[0] for shard in shards], first.place[1]
+    present = [shard.place[0] for shard in shards]
+    count = first.place[1]
     missing = sorted(set(range(1, count + 1)) - set(present))
     if count and (missing or len(present) != count):
         what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
         raise UsageError(what, code="shard-missing", hint="give each shard of the run once")
     options = {*_OF_ALL, "episodes"} if count else _OF_ALL
-    changes, before = first.changes, first
+    changes = first.changes
+    before = first
     for shard in others:
         differing = sorted(differences(first.source, shard.source, options))
         differing += ["root_seed"] if first.source["root_seed"] != shard.source["root_seed"] else []
@@ -264,7 +270,8 @@ def _chunks(datasets: Sequence[Dataset], per_worker: int | None) -> Iterator[Rew
     """Yield the episodes of all shards."""
     for dataset in datasets:
         for block in dataset.rows.blocks():  # Each is of one file, and so of one partition.
-            chunk, worker = block.chunk(), 0
+            chunk = block.chunk()
+            worker = 0
             if per_worker:
                 worker = int(chunk.numbers[0]) // per_worker
                 chunk = replace(chunk, workers=np.full(chunk.n_episodes, worker, np.int32))

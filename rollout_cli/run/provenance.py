@@ -81,7 +81,8 @@ def _git(*words: str) -> str | None:
 
 def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Record:
     """Return the part of the record that is known before any worker runs, as plain JSON, secrets cut."""
-    source, worker = env.describe(), config.worker_class
+    source = env.describe()
+    worker = config.worker_class
     recorded = [option.name for option in options_of(config.command) if option.is_recorded]
     return storable(
         {
@@ -146,10 +147,12 @@ def differences(before: Record, now: Record, options: Iterable[str] = DECISIVE) 
     exact = ("episodes_per_worker", "workers") if now["collector"]["command"] == "exact" else ()
     pairs = {name: (before["collector"].get(name), now["collector"].get(name)) for name in (*options, *exact)}
     for name, origin in ORIGINS.items():
-        old, new = before[origin], now[origin]
+        old = before[origin]
+        new = now[origin]
         if not (old["path"] and new["path"] and old.get("scheme") == new.get("scheme")):
             pairs[name] = (old["spec"], new["spec"])
-    old, new = before["policy"], now["policy"]
+    old = before["policy"]
+    new = now["policy"]
     pairs["policy_kwargs"] = (old["options"], new["options"])
     if new.get("scheme"):  # The arguments of a user's class are compared as they are.
         pairs["policy_kwargs"] = (_without_folders(old["options"]), _without_folders(new["options"]))
@@ -171,7 +174,8 @@ def _without_folders(options: Record) -> Record:
 
 def changed_versions(before: Record, now: Record) -> list[str]:
     """Return the versions that differ between two records, such as `numpy was 1.0, is 2.0`."""
-    old, new = before.get("versions", {}), now["versions"]
+    old = before.get("versions", {})
+    new = now["versions"]
     return [
         f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]
     ]
@@ -228,7 +232,8 @@ def skipped_facts(skipped: Mapping[int, str]) -> dict[str, Any]:
 
 def check_env_file(source: Record, env: EnvSource) -> None:
     """Raise `EnvLoadError` if the environment's file is not the recorded one; nothing of it is loaded."""
-    before, now = source["env"]["sha256"], env.describe()["sha256"]
+    before = source["env"]["sha256"]
+    now = env.describe()["sha256"]
     if source["env_source"]["path"] and now != before:
         raise EnvLoadError(
             f"the environment's file {env.spec} is not the one that made these episodes: "

@@ -32,7 +32,8 @@ from rollout_cli.seeding.seeds import SETUP, BorrowedGenerators, seed_globals
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.values import EpisodeRules
 
-STORED, AGAIN = "stored observations", "recorded actions, run again"
+STORED = "stored observations"
+AGAIN = "recorded actions, run again"
 _FPS = 30.0
 _COMPARED = ("observation", "last_observation", "length")
 
@@ -87,7 +88,9 @@ def render(
             there any more, raises, or renders nothing.
     """
     check_film(path)
-    episode, column, sizes = dataset[place], None if again else image_column(dataset), list[tuple[int, int]]()
+    episode = dataset[place]
+    column = None if again else image_column(dataset)
+    sizes = list[tuple[int, int]]()
     difference: Difference | None = None
     env = None if column is not None else _rendering_env(dataset, episode, env_kwargs or {}, trust=trust)
     rate = fps or float((env.metadata.get("render_fps") if env is not None else None) or _FPS)
@@ -159,7 +162,9 @@ def _act_again(
 ) -> Difference | None:
     """Run the recorded actions again from the episode's seeds, and compare what the environment returns."""
     source = dataset.info["sources"][episode.source]
-    root, number, values = source["root_seed"], episode.number, provenance.recorded_values(source)
+    root = source["root_seed"]
+    number = episode.number
+    values = provenance.recorded_values(source)
     actions = iter(SpaceRows(dataset.env_spec.action_space).split(episode.actions))
     with BorrowedGenerators():
         worker = DefaultWorker(seed=root, max_episode_length=len(episode), worker_number=0)

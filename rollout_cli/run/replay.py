@@ -56,7 +56,9 @@ def replay(
     Raises:
         RolloutError: If the dataset does not record what made it, that is not there any more, or it raises.
     """
-    numbers, replayed, notices = dataset.episodes["source"].to_pylist(), list[Replayed](), list[str]()
+    numbers = dataset.episodes["source"].to_pylist()
+    replayed = list[Replayed]()
+    notices = list[str]()
     seen: list[pins.FileRecord] = []
     for number in sorted({numbers[place] for place in places}):
         chosen = [place for place in places if numbers[place] == number]
@@ -128,7 +130,8 @@ def _changed(source: Record, record: Record, *, is_whole: bool) -> list[str]:
     files, _ = pins.changes(source["files"], record["files"], is_whole=is_whole)
     changed = [*files, *provenance.changed_sources(source, record)]
     changes = [f"{change} since the dataset was made" for change in changed]
-    was, now = source["policy"], record["policy"]
+    was = source["policy"]
+    now = record["policy"]
     if was["spec"] != now["spec"] and not (was["path"] and now["path"]):  # A file may lie elsewhere.
         changes.append(f"the policy is {now['spec']}, and that of the dataset is {was['spec']}")
     versions = provenance.changed_versions(source, record)

@@ -29,11 +29,13 @@ from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.workers.values import WorkerReport
 
-MOST_SECONDS, SHARE = 1.0, 0.01
+MOST_SECONDS = 1.0
+SHARE = 0.01
 """The check may run episodes for so many seconds, or this part of the run, whichever is longer."""
 _COMPARED = ("observation", "last_observation", "action", "reward", "terminated", "truncated", "length")
 """Not the infos: one that holds the time differs in each run."""
-KEPT_BYTES, KEPT_EPISODES = 128 << 20, 8
+KEPT_BYTES = 128 << 20
+KEPT_EPISODES = 8
 """How much of the first run is kept in memory to be compared."""
 MOST_EPISODES = 4
 """So many run again: what BipedalWalker's physics keep shows after some predecessors, not after others."""
@@ -118,7 +120,8 @@ class EarlyEpisodes:
             if sum(other.n_steps for other in [*taken, episode]) * seconds_a_step <= seconds:
                 taken.append(episode)
         if by_length and not taken:
-            taken, limit = by_length[:1], max(1, int(seconds / seconds_a_step))
+            taken = by_length[:1]
+            limit = max(1, int(seconds / seconds_a_step))
         if limit is not None:
             taken = [episode.truncated_at(limit) for episode in taken]
         return sorted(taken, key=lambda episode: int(episode.numbers[0]), reverse=True), limit
@@ -210,7 +213,8 @@ def check_stored(state: ResumeState, rebuild: Rebuild, sources: Record, progress
     if stored is None:
         return None
     first, limit = stored
-    number, surrounding = int(first.numbers[0]), surroundings()
+    number = int(first.numbers[0])
+    surrounding = surroundings()
     with rebuild(limit) as anew:
         spec = anew.wait_until_started()
         state.check(run_record(sources, anew.report, surrounding), spec, progress, is_whole=False)

@@ -40,7 +40,8 @@ from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
 from rollout_cli.workers.worker import Worker
 
-_RUN_AN_EPISODE, _RUN_A_STEP = 1_000, 10
+_RUN_AN_EPISODE = 1_000
+_RUN_A_STEP = 10
 """How many episodes may run for each episode, or else for each step, that `keep` is to keep."""
 
 
@@ -123,7 +124,8 @@ def requested(config: CollectConfig, progress: Progress) -> Request:
     if config.keep is not None:
         keep_expression(config.keep)
     policy, config = policy_of(config)
-    env, plan = env_of(config), _plan_of(config)
+    env = env_of(config)
+    plan = _plan_of(config)
     sources = sources_record(config, policy, env)
     state = resume_state(config, plan, sources, progress)
     return Request(state.config, plan, policy, env, sources, state)
@@ -143,7 +145,8 @@ def policy_of(config: CollectConfig) -> tuple[PolicySource, CollectConfig]:
 
 def _plan_of(config: CollectConfig) -> Plan:
     """Return the whole plan, which a limit of time may cut."""
-    numbers, per_worker = config.shard_numbers, config.episodes_per_worker
+    numbers = config.shard_numbers
+    per_worker = config.episodes_per_worker
     if per_worker is not None:
         return EpisodesPerWorker(per_worker, numbers.start * per_worker)
     first, stop = (0, NO_END) if config.episodes is None else (numbers.start, numbers.stop)
@@ -166,7 +169,8 @@ class RunSamplers:
     """
 
     def __init__(self, request: Request, progress: Progress) -> None:
-        self._request, self._progress = request, progress
+        self._request = request
+        self._progress = progress
         self.own = self._current = sampler_of(  # A signal ends the current one.
             request.config, request.policy, request.env, warn=self._warn, keep=request.config.keep
         )
@@ -231,7 +235,8 @@ def sampler_of(
     arguments: dict[str, Any] = {**config.worker_args, **switches}
     worker_class: type[Worker] = DefaultWorker
     if config.envs_per_worker > 1 or config.vectorization == "native":
-        worker_class, arguments["n_envs"] = VecWorker, config.envs_per_worker
+        worker_class = VecWorker
+        arguments["n_envs"] = config.envs_per_worker
     if config.vectorization == "native":
         arguments["vectorization"] = "native"
     if config.worker_class is not None:
@@ -359,7 +364,8 @@ def _recorded_source(rest: str, options: Keywords) -> RecordedSource:
             code="policy-spec",
             hint="for example: replay:runs/expert",
         )
-    root, stop = folder_of(rest), 0
+    root = folder_of(rest)
+    stop = 0
     dataset = load(root, verify=True)  # Its actions would be those of a new dataset.
     roots = [int(source["root_seed"]) for source in dataset.info["sources"]]
     steps = dict[int, tuple[int, int]]()

@@ -35,7 +35,8 @@ class StopSignals:
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # See `is_interrupt`.
                 raise KeyboardInterrupt
             return
-        again, self.received = self.received is not None, self.received or signal.Signals(number)
+        again = self.received is not None
+        self.received = self.received or signal.Signals(number)
         if self.stop is not None and not again:
             self.stop(self.name)
             return
@@ -66,7 +67,8 @@ def stop_on_signals() -> Iterator[StopSignals]:
     A SIGHUP that is ignored, as nohup(1) has it, stays ignored. Outside the main thread, which alone may have
     handlers, nothing is changed.
     """
-    signals, numbers = StopSignals(), [signal.SIGINT, signal.SIGTERM]
+    signals = StopSignals()
+    numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():

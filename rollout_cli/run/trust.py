@@ -50,7 +50,8 @@ def check_trusted(
         policy: Its policy; None if policy and worker class do not come from the file.
         hint: How the user says that the file is trusted.
     """
-    env, wrappers = str(config.env), [spec.partition("?") for spec in config.wrapper]
+    env = str(config.env)
+    wrappers = [spec.partition("?") for spec in config.wrapper]
     is_known = env in gymnasium.registry or (home_of(env)[0] and not re.search("[.:]", env))
     refused = [] if is_known else [env]
     refused += [name for name, _, _ in wrappers if not _is_known_wrapper(name)]

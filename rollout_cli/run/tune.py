@@ -16,12 +16,16 @@ from rollout_cli.run.checks.trial import Trial
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps
 
 _READY_SECONDS = 120.0  # So long may a choice take until each of its workers has ended an episode.
-_SYNC, _NATIVE = (1, 4, 16, 64), (16, 64, 256, 1_024)  # Environments of a worker that are tried.
+# Environments of a worker that are tried.
+_SYNC = (1, 4, 16, 64)
+_NATIVE = (16, 64, 256, 1_024)
 _PIECES = 10  # Episodes are cut so that about so many of each environment end while it is measured.
 _FEWEST = 3  # Messages that a rate can be taken of.
 _NO_END = 1 << 60
 _HELPS = 1.1  # Twice as many workers help if they are faster by this factor.
-_FINALISTS, _ROUNDS = 3, 3  # So many of the fastest are measured so often, in turn.
+# So many of the fastest are measured so often, in turn.
+_FINALISTS = 3
+_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,14 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     most = 1 if config.sampler == "local" else config.workers
     counts = sorted({max(1, most // 2), max(1, most - 1), most + most // 2} - {config.workers})
     more = [measure({**result.fastest.options, "workers": count}) for count in counts]
-    last, count = result.fastest, 2 * config.workers
+    last = result.fastest
+    count = 2 * config.workers
     while last.rate and config.sampler != "local":
         more.append(measure({**last.options, "workers": count}))
         if more[-1].rate < _HELPS * last.rate:
             break
-        last, count = more[-1], 2 * count
+        last = more[-1]
+        count = 2 * count
     result = replace(result, rows=[*rows, *_settled(more, measure)])
     if not result.fastest.rate:
         raise WorkerError(
@@ -110,10 +116,13 @@ def _settled(rows: Sequence[Row], measure: Callable[[Values], Row]) -> list[Row]
 
 def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[Values]]:
     """Return the rate of the bare loop, and the choices of environments that are tried."""
-    config, bare_rate, counts = trial.config, None, {"sync": _SYNC[:0], "native": _NATIVE}
+    config = trial.config
+    bare_rate = None
+    counts = {"sync": _SYNC[:0], "native": _NATIVE}
     if config.vectorization == "sync":
         seen = trial.inspected(looks=False, bare_seconds=seconds)
-        bare_rate, is_plain = seen["rate"], config.worker_class is None and seen["is_batched"]
+        bare_rate = seen["rate"]
+        is_plain = config.worker_class is None and seen["is_batched"]
         has_native = (
             is_plain
             and seen["has_native"]
@@ -131,10 +140,12 @@ def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[Values]]:
 
 def _measured(trial: Trial, options: Values, seconds: float, bare_rate: float | None) -> Row:
     """Return a choice with its rate, or with what went wrong."""
-    limit, n_envs = None, options["envs_per_worker"]
+    limit = None
+    n_envs = options["envs_per_worker"]
     if bare_rate and options["vectorization"] == "sync":  # A native environment resets its rows by itself.
         limit = max(1, int(bare_rate * seconds / _PIECES / n_envs))
-    times, steps = list[float](), list[int]()
+    times = list[float]()
+    steps = list[int]()
     try:
         where = {name: getattr(trial.config, name) for name in ("sampler", "ray_address")}
         with trial.running(limit=limit, **where, **options) as sampler:

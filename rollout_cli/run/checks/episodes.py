@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
 
 _SEVERAL = 3  # Episodes that are alike are a sign, where there are so many.
-_MANY, _ALWAYS = 20, 0.9  # So are so many actions, and such a share of them.
+# So are so many actions, and such a share of them.
+_MANY = 20
+_ALWAYS = 0.9
 _LONG = 5_000  # Steps within which an episode may be expected to end.
 _COURSE = ("observation", "last_observation", "action", "reward", "terminated", "truncated", "length")
 """The fields that make an episode; infos may differ, as the time does, whatever these do."""
@@ -68,7 +70,8 @@ def _actions(recorded: Recorded) -> Findings:
     for leaf, values in zip(space_leaves(recorded.spec.action_space), recorded.chunk.actions, strict=True):
         if leaf.kind != "box" or leaf.dtype.kind != "f" or len(values) < _MANY or leaf.bounds is None:
             continue
-        (low, high), name = leaf.bounds, f"action {leaf.name}".rstrip()
+        (low, high) = leaf.bounds
+        name = f"action {leaf.name}".rstrip()
         share = np.max(((values <= low) | (values >= high)).mean(axis=0))
         if share >= _ALWAYS:
             yield Finding(
@@ -87,7 +90,8 @@ def _actions(recorded: Recorded) -> Findings:
 
 def _endings(recorded: Recorded) -> Findings:
     """Look whether episodes end, and whether a time limit is called an end."""
-    lengths, terminated = recorded.chunk.lengths, recorded.chunk.terminated
+    lengths = recorded.chunk.lengths
+    terminated = recorded.chunk.terminated
     if recorded.chunk.n_steps < recorded.wanted:
         yield Finding(
             "warn",
@@ -144,7 +148,8 @@ def _seeds(recorded: Recorded) -> Findings:
     follows itself: each may have a row of its own. One that differs is run alone in two more processes, which
     says why.
     """
-    count, chunk = recorded.chunk.n_episodes, recorded.chunk
+    count = recorded.chunk.n_episodes
+    chunk = recorded.chunk
     others = [recorded.batch(place) for place in range(min(count, _SEVERAL))]
     if count > 1 and not any(first_difference(others[0], other, only=_COURSE) for other in others[1:]):
         yield Finding(

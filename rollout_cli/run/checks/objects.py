@@ -29,7 +29,9 @@ from rollout_cli.workers.policy_holder import masks_of
 from rollout_cli.workers.rows.recording import SpaceRecorder
 from rollout_cli.workers.values import WorkerReport
 
-_STEPS, _SECONDS, _ANSWERS = 300, 2.0, 8
+_STEPS = 300
+_SECONDS = 2.0
+_ANSWERS = 8
 _SHORT = 60  # Characters of a space that are shown.
 _NO_FAULTS = (
     "not within the observation space",  # Another check judges the values of recorded episodes.
@@ -109,8 +111,10 @@ class InspectingWorker(DefaultWorker):
     """
 
     def __init__(self, *, looks: bool, bare_seconds: float = 0.0, **common: Any) -> None:
-        self._looks, self._bare_seconds = looks, bare_seconds
-        self.is_deterministic, self.rate = common.get("deterministic", False), 0.0
+        self._looks = looks
+        self._bare_seconds = bare_seconds
+        self.is_deterministic = common.get("deterministic", False)
+        self.rate = 0.0
         super().__init__(**common)
 
     recorded_env: RecordedEnv
@@ -143,20 +147,28 @@ class InspectingWorker(DefaultWorker):
 
     def _time_bare_loop(self, seconds: float) -> None:
         """Run the loop that anybody would write; it converts actions, and records nothing."""
-        env, policy, over, observation = self.env, self.policy, True, None
+        env = self.env
+        policy = self.policy
+        over = True
+        observation = None
         self.recorded_env.reset()
         if self.recorded_env.recorder.casts:  # The policy needs these.
             env = self.recorded_env
         actions = SpaceRecorder(self.env_spec.action_space, "the action", "warn")
-        steps, length, began = 0, 0, _clock()
+        steps = 0
+        length = 0
+        began = _clock()
         while not steps or _clock() - began < seconds:
             if over:
-                length, (observation, _) = 0, env.reset()
+                length = 0
+                (observation, _) = env.reset()
                 policy.reset()
                 actions.clear()
             policy.masks = masks_of(env) if policy.takes_masks else None
             result = env.step(actions.record(policy.get_action(observation)[0]))
-            observation, steps, length = result[0], steps + 1, length + 1
+            observation = result[0]
+            steps = steps + 1
+            length = length + 1
             over = bool(result[2] or result[3] or length == self.env_spec.max_episode_length)
         self.rate = steps / (_clock() - began)
 
@@ -232,7 +244,8 @@ def _space_difference(what: str, saved: Space, space: Space) -> Finding:
         for side in (saved, space)
     )
     text = f"the {what} of the policy is {was}, of the environment {now}"
-    old, new = space_leaves(saved), space_leaves(space)
+    old = space_leaves(saved)
+    new = space_leaves(space)
     forms, wanted_forms = (
         [(leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in leaves] for leaves in (new, old)
     )
@@ -242,7 +255,8 @@ def _space_difference(what: str, saved: Space, space: Space) -> Finding:
     if len(old) == len(new) == 1 and old[0].shape != new[0].shape:
         if sorted(old[0].shape) == sorted(new[0].shape):
             return Finding("warn", text, "transpose the observation, unless the policy does so by itself")
-        wanted, has = int(np.prod(old[0].shape)), int(np.prod(new[0].shape))
+        wanted = int(np.prod(old[0].shape))
+        has = int(np.prod(new[0].shape))
         if wanted > has and wanted % has == 0:
             count = wanted // has
             return Finding(
@@ -255,11 +269,16 @@ def _space_difference(what: str, saved: Space, space: Space) -> Finding:
 
 def _steps(worker: InspectingWorker) -> Findings:
     """Take some steps, and look at masks, and at actions that a step changes."""
-    env, policy, space = worker.recorded_env, worker.policy, worker.env_spec.action_space
+    env = worker.recorded_env
+    policy = worker.policy
+    space = worker.env_spec.action_space
     if isinstance(policy.users_own, RecordedPolicy):  # It acts in recorded episodes alone.
         return
     record = SpaceRecorder(space, "the action", "clip").record
-    has_masks, seen, over, observation = env.has_wrapper_attr("action_masks"), Counter[str](), True, None
+    has_masks = env.has_wrapper_attr("action_masks")
+    seen = Counter[str]()
+    over = True
+    observation = None
     began = _clock()
     while seen["steps"] < _STEPS and _clock() - began < _SECONDS:
         if over:
@@ -296,7 +315,8 @@ def _steps(worker: InspectingWorker) -> Findings:
 
 def _exploration(worker: InspectingWorker) -> Findings:
     """Ask for several actions for one observation: whether the policy draws."""
-    policy, answers = worker.policy, []
+    policy = worker.policy
+    answers = []
     if isinstance(policy.users_own, RecordedPolicy):
         return
     observation, _ = worker.recorded_env.reset(seed=0)
