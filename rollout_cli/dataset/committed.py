@@ -13,14 +13,16 @@ from rollout_cli.dataset.layout import (
     episodes_folder,
     file_origin,
     fingerprint_of,
+    read_info,
     segment_files,
+    started_at,
 )
 from rollout_cli.dataset.parquet import open_parquet
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.store import has_rename
 from rollout_cli.dataset.verify import check_segment
 from rollout_cli.episodes.plain import Document
-from rollout_cli.errors import DatasetFormatError
+from rollout_cli.errors import DatasetFormatError, StorageError
 from rollout_cli.untrusted import shell_word
 
 
@@ -153,3 +155,36 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
             f"{data} has {rows} rows, but {episodes} states {record.steps}", code="segment-row-count"
         )
     return record
+
+
+def recoverable_part(
+    path: Path, info: Document, *, is_derived: bool, keeps_old: bool, has_committed: bool
+) -> str:
+    """Describe what `--resume` would find in the folder `path` after an error of the writer of `info`.
+
+    Args:
+        path: The dataset's folder.
+        info: The info.json that the writer makes.
+        is_derived: Whether it is made of other datasets, so that it cannot be resumed.
+        keeps_old: Whether the committed episodes may be those of the dataset that it replaces.
+        has_committed: Whether the writer has committed any.
+    """
+    keeps_old = keeps_old and not is_derived
+    continuation = "" if is_derived else "; {resume=True} continues from there"
+    try:
+        found = read_info(path)
+        committed = read_committed(path, found)
+        is_other = started_at(found) != started_at(info) and not keeps_old
+        if is_other or not committed.episodes:
+            old = f", and the dataset in {path} is as it was" if is_other else ""
+            return f"nothing was committed{old}"
+    except DatasetFormatError as error:
+        if not keeps_old and not has_committed:
+            return "nothing was committed"
+        if not path.exists():
+            return f"{path} is gone, with what was committed: it was removed or renamed during the run"
+        return f"what was committed was removed or changed during the run: {error.message}"
+    except StorageError:
+        return f"what was committed stays in {path}{continuation}"
+    count = f"{committed.episodes:,} episodes ({committed.steps:,} steps)"
+    return f"{count} are safe in {path}{continuation}"

@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rollout_cli.dataset.commits import Written
+from rollout_cli.dataset.faults import VerifyReport
 from rollout_cli.dataset.folder import FolderLock
 from rollout_cli.dataset.layout import AnyPath, aside_path, collected_source, info_path, read_info, stats_path
 from rollout_cli.dataset.metadata import count_segments, utc_now, write_contents
 from rollout_cli.dataset.store import FileStore, file_store
-from rollout_cli.dataset.verify import VerifyReport, verify_dataset
+from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.plain import Fields, plain_json
 from rollout_cli.remote import folder_of
 

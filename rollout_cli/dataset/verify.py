@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.card import skipped_text
-from rollout_cli.dataset.commits import SegmentRecord, Written, counted, totals_of
+from rollout_cli.dataset.commits import SegmentRecord, Written, counted
 from rollout_cli.dataset.convert import Array, decode
+from rollout_cli.dataset.faults import VerifyReport
 from rollout_cli.dataset.layout import (
     ASIDE,
     DATASET_ENTRIES,
@@ -46,87 +47,11 @@ from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
 from rollout_cli.seeding.seeds import env_seeds
 
-SHOWN = 20
-"""So many faults, notes, and episodes of one fault are named; of the others, their number."""
-
 Beginning = tuple[int | None, int | None]
 """The first id and number of a segment; None if unknown, after a file that could not be read."""
 
 Check = tuple[str, Array | bool]
 """A problem, and which episodes have it, bool (N,); one bool for a file as a whole."""
-
-
-class Fault(NamedTuple):
-    """A contradiction in a file, and the episode ids and the segment that it concerns, if not all of it."""
-
-    file: str
-    problem: str
-    episodes: tuple[int, ...]
-    segment: SegmentId | None
-
-    def document(self) -> Fields:
-        return {
-            "file": self.file,
-            "problem": self.problem,
-            "episodes": list(self.episodes[:SHOWN]),
-            "n_episodes": len(self.episodes),
-        }
-
-    def __str__(self) -> str:
-        count = len(self.episodes)
-        more = f" and {count - SHOWN:,} more" if count > SHOWN else ""
-        shown = f"episode{'s' if count > 1 else ''} {', '.join(map(str, self.episodes[:SHOWN]))}{more}"
-        return f"{self.file}: {self.problem}" + (f" ({shown})" if count else "")
-
-
-@dataclass(slots=True)
-class VerifyReport:
-    """The outcome of a verification, to which each check adds.
-
-    `read` are the data files whose steps are checked, None for all of them (with `quick`: none);
-    `segments` are those whose episodes files could be read, `notes` harmless observations, `unexpected` files
-    in the dataset's own folders that do not belong there, and `identities` the id, source and number of each
-    episode, int64 (N, 3).
-    """
-
-    path: Path
-    info: Document
-    schema: DatasetSchema
-    quick: bool
-    read: Collection[Path] | None
-    data_files: Mapping[SegmentId, Path]
-    episodes_files: Mapping[SegmentId, Path]
-    segments: list[Written] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    unexpected: list[Path] = field(default_factory=list)
-    identities: dict[SegmentId, Array] = field(default_factory=dict)
-
-    def document(self) -> Fields:
-        """Return the report as JSON."""
-        return {
-            "path": str(self.path),
-            "ok": not self.faults,
-            "status": self.info["status"],
-            "quick": self.quick,
-            **totals_of(self.segments, "episodes", "steps"),
-            "files": len(self.data_files) + len(self.episodes_files),
-            "notes": self.notes[:SHOWN],
-            "n_notes": len(self.notes),
-            "faults": [fault.document() for fault in self.faults[:SHOWN]],
-            "n_faults": len(self.faults),
-        }
-
-    def name(self, path: Path) -> str:
-        """Return a file's name within the dataset."""
-        return path.relative_to(self.path).as_posix()
-
-    def add(
-        self, path: Path, problem: str, segment: SegmentId | None = None, ids: Sequence[int] | Array = ()
-    ) -> None:
-        """Add a fault of a file, and of the episodes `ids` in it."""
-        text = " ".join(problem.replace(f"{self.path}/", "").split())[:500]
-        self.faults.append(Fault(self.name(path), text, tuple(map(int, ids)), segment))
 
 
 def verify_dataset(

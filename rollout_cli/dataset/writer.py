@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from rollout_cli.dataset import metadata
 from rollout_cli.dataset.commits import Written
-from rollout_cli.dataset.committed import Committed, read_committed
+from rollout_cli.dataset.committed import Committed, read_committed, recoverable_part
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_dataset, remove_temporary
 from rollout_cli.dataset.inference import SchemaInference
@@ -33,7 +33,6 @@ from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.episodes.infos import InfoColumns
 from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import (
-    DatasetFormatError,
     InternalError,
     InterruptedRunError,
     StorageError,
@@ -60,6 +59,8 @@ class DatasetWriter:
             `Committed.can_resume`.
         flush_seconds: The seconds between two commits of the timer, above 0.
         write_segment: What writes the files of a segment, here or on another machine that has the folder.
+        on_failure: Called in the timer's thread when a commit has failed.
+        facts: Returns facts of the run that info.json records when it ends.
 
     Raises:
         DatasetExistsError: If the folder holds something that may not be replaced.
@@ -75,6 +76,8 @@ class DatasetWriter:
         committed: Committed | None = None,
         flush_seconds: float = 30.0,
         write_segment: WriteSegment = write_segment,
+        on_failure: Callable[[], None] = lambda: None,
+        facts: Callable[[], Fields] = dict,
     ) -> None:
         self._folder = folder
         self._settings = settings
@@ -85,8 +88,8 @@ class DatasetWriter:
         self._build: DatasetBuild | None = None  # None until the columns are decided.
         self._published: DatasetBuild | None = None  # The one whose files are in the folder itself.
         self.has_episodes = False  # Whether any whole episode came, or was there.
-        self.on_failure: Callable[[], None] = lambda: None  # The timer calls it when a commit has failed.
-        self.facts: Callable[[], Fields] = dict  # Facts of the run that info.json records at its end.
+        self._on_failure = on_failure
+        self._facts = facts
         # The timer and the caller share the state: whoever changes it has the lock.
         self._changing = threading.Lock()
         self._has_new = False  # Whether whole episodes came since the last flush.
@@ -176,7 +179,7 @@ class DatasetWriter:
             try:
                 self.flush()
             except BaseException:  # noqa: BLE001 - the next call raises it
-                self.on_failure()
+                self._on_failure()
                 return
 
     def _stop_timer(self) -> None:
@@ -200,7 +203,7 @@ class DatasetWriter:
             if self._folder.has_old:
                 remove_temporary(self._folder.files, self._folder.path)
                 return metadata.summary_of(self._folder.path, self._end_old(status))
-            build.end(status, **self.facts(), **facts)
+            build.end(status, **self._facts(), **facts)
             return metadata.summary_of(self._folder.path, build.info)
 
     def _end_old(self, status: Status) -> Fields:
@@ -244,7 +247,7 @@ class DatasetWriter:
         elif not (build and build.segments) and not any(episodes_folder(root).rglob("*.parquet")):
             remove_dataset(files, root)
         elif build is not None and has_info:
-            build.end("interrupted", **self.facts())
+            build.end("interrupted", **self._facts())
 
     def __enter__(self) -> Self:
         return self
@@ -259,31 +262,16 @@ class DatasetWriter:
         at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
         tidy_up(error, partial(self.abort, commits=not at_once))
         if isinstance(error, StorageError):
-            raise error.with_hint("; ".join(filter(None, [error.marked_hint, self._what_is_left()])))
+            raise error.with_hint("; ".join(filter(None, [error.marked_hint, self._recoverable_part()])))
 
-    def _what_is_left(self) -> str:
-        """Return in words what `--resume` would find in the folder after an error."""
-        path = self._folder.path
-        is_derived = bool(self._settings.derived)
-        keeps = bool(self._folder.keep_until) and not is_derived
-        goes_on = "" if is_derived else "; {resume=True} continues from there"
-        try:
-            info = read_info(path)
-            committed = read_committed(path, info)
-            is_other = started_at(info) != started_at(self._info) and not keeps
-            if is_other or not committed.episodes:
-                old = f", and the dataset in {path} is as it was" if is_other else ""
-                return f"nothing was committed{old}"
-        except DatasetFormatError as error:
-            if not keeps and not (self._published and self._published.segments):
-                return "nothing was committed"
-            if not path.exists():
-                return f"{path} is gone, with what was committed: it was removed or renamed during the run"
-            return f"what was committed was removed or changed during the run: {error.message}"
-        except StorageError:
-            return f"what was committed stays in {path}{goes_on}"
-        count = f"{committed.episodes:,} episodes ({committed.steps:,} steps)"
-        return f"{count} are safe in {path}{goes_on}"
+    def _recoverable_part(self) -> str:
+        return recoverable_part(
+            self._folder.path,
+            self._info,
+            is_derived=bool(self._settings.derived),
+            keeps_old=bool(self._folder.keep_until),
+            has_committed=self._published is not None and bool(self._published.segments),
+        )
 
     def check(self) -> None:
         """Raise the error of a write, or of the timer's, if there was one."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ from rollout_cli.dataset.card import skipped_text
 from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, check_free_space
 from rollout_cli.dataset.layout import acceptance_text
 from rollout_cli.dataset.store import file_store
-from rollout_cli.episodes.chunk import AnyChunk, unmatched_patterns
+from rollout_cli.episodes.chunk import unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
 from rollout_cli.keywords import Record
 from rollout_cli.progress import Progress
@@ -28,6 +28,7 @@ from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
 from rollout_cli.run.signals import StopSignals, stop_on_signals
+from rollout_cli.run.tally import StoppedBy, Tally
 from rollout_cli.samplers.nesting import refuse_in_worker
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
     from rollout_cli.dataset.writer import DatasetWriter
 
-StoppedBy = Literal["timesteps", "episodes", "episodes_per_worker", "max_time", "keep_cap"]
 _MANY_WORKERS = 4  # More a core are worth a warning.
 
 
@@ -63,35 +63,13 @@ class CollectResult:
     skipped: int = 0  # Episodes that `on_env_error` or `on_worker_death` left out.
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What a run has done so far."""
-
-    skipped: dict[int, str]  # By number, why an episode was skipped; those of earlier runs too.
-    episodes: int = 0
-    steps: int = 0
-    return_sum: float = 0.0
-    seconds: float = 0.0  # From when its workers were ready.
-    failure: RolloutError | None = None  # The error that ended the sampling early.
-    stopped_by: StoppedBy = "episodes"  # What ended it, if neither an error nor a signal did.
-    acceptance: Record | None = None  # Of all runs that the dataset is of; None without `keep`.
-    early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
-
-    def until_failure(self, chunks: Iterator[AnyChunk]) -> Generator[AnyChunk, None, None]:
-        """Keep the sampler's error; the writer's is raised in the loop that this serves, and not here."""
-        try:
-            yield from chunks
-        except RolloutError as error:
-            self.failure = error
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     """A request that is carried out."""
 
     started_at: float  # By time.monotonic.
     request: Request
-    tally: _Tally
+    tally: Tally
     samplers: RunSamplers
     progress: Progress
     signals: StopSignals
@@ -128,7 +106,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
     with stop_on_signals() as signals, _locked(config, progress) as lock:
         request = requested(config, progress)
         state = request.state
-        tally = _Tally(request.state.skipped)
+        tally = Tally(request.state.skipped)
         if state.is_complete:
             progress.notice(f"{config.output} is complete: there is nothing to do")
             if config.require_reproducible:
@@ -262,6 +240,9 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
             write_segment,
             needs_folder=not isinstance(config.output, RemotePath),
         ),
+        # A step may never return: without this, a full disk would not end the run.
+        on_failure=sampler.request_stop,
+        facts=lambda: provenance.skipped_facts(run.tally.skipped | sampler.skipped),
     )
 
 
@@ -272,8 +253,6 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     report = sampler.report
     # The workers have run episodes since they were built; the clock of another machine may be wrong.
     ahead = min(max(0.0, time.time() - sampler.built_at), began_at - run.started_at)
-    writer.on_failure = sampler.request_stop  # A step may take for ever: nobody would hear of a full disk.
-    writer.facts = lambda: provenance.skipped_facts(tally.skipped | sampler.skipped)
     config = run.request.config
     state = run.request.state
     run.progress.begin(**state.totals, seconds=ahead)
@@ -454,7 +433,7 @@ def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> Non
 
 
 def _result(
-    tally: _Tally, started_at: float, *, episodes: int, steps: int, return_sum: float, **facts: Any
+    tally: Tally, started_at: float, *, episodes: int, steps: int, return_sum: float, **facts: Any
 ) -> CollectResult:
     return CollectResult(
         status="complete",

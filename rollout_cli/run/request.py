@@ -237,8 +237,7 @@ def sampler_of(
     if config.envs_per_worker > 1 or config.vectorization == "native":
         worker_class = VecWorker
         arguments["n_envs"] = config.envs_per_worker
-    if config.vectorization == "native":
-        arguments["vectorization"] = "native"
+        arguments["vectorization"] = config.vectorization
     if config.worker_class is not None:
         worker_class = load_worker_class(config.worker_class)
     limits = [steps for steps in (config.max_episode_length, limit) if steps is not None]
