@@ -29,7 +29,8 @@ def keep_expression(text: str) -> Expression:
         if name not in FACTS and not name.startswith(tuple(f"{group}." for group in INFO_GROUPS)):
             raise expression.no_column(name, [*FACTS, *(f"{group}.KEY" for group in INFO_GROUPS)])
     # The rest of what can be wrong shows up as it is evaluated.
-    number, nothing = np.ma.zeros(1), all_masked((1,), np.dtype(np.float64))
+    number = np.ma.zeros(1)
+    nothing = all_masked((1,), np.dtype(np.float64))
     expression.evaluate({name: number if name in FACTS else nothing for name in expression.names}, 1)
     return expression
 

@@ -67,12 +67,15 @@ class Leases:
         paces: Sequence[Pace] = (),
         now: float = 0.0,
     ) -> None:
-        self._plan, self._size, self._block = plan, size or LeaseSize(), block
+        self._plan = plan
+        self._size = size or LeaseSize()
+        self._block = block
         self.paces = [*paces, *(Pace(now) for _ in range(n_workers - len(paces)))]
         # By worker, the numbers that it was leased and that did not end: rising ranges.
         self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
         # How many these are, by worker and together: a thousand workers' cannot be counted for each lease.
-        self._counts, self._n_in_flight = [0] * n_workers, 0
+        self._counts = [0] * n_workers
+        self._n_in_flight = 0
         # By worker, numbers that it is to run alone, before all others: suspects of a death or failure.
         self._isolated: list[list[int]] = [[] for _ in range(n_workers)]
 
@@ -83,7 +86,8 @@ class Leases:
     def _set(self, worker: int, runs: list[range]) -> None:
         count = sum(map(len, runs))
         self._n_in_flight += count - self._counts[worker]
-        self.in_flight[worker], self._counts[worker] = runs, count
+        self.in_flight[worker] = runs
+        self._counts[worker] = count
 
     def began(self, worker: int, now: float) -> None:
         """Note that the worker began to run episodes."""
@@ -125,7 +129,8 @@ class Leases:
 
     def _share(self, worker: int, has: int) -> int:
         """Return the worker's equal share of the rest; half of it if that takes long, so all end together."""
-        n_workers, in_flight = len(self.in_flight), self._n_in_flight
+        n_workers = len(self.in_flight)
+        in_flight = self._n_in_flight
         left = self._plan.still_needed(in_flight)
         if left is None:
             return MAX_LEASE * self._size.ahead

@@ -109,7 +109,8 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
         UsageError: If the earlier run has more than the plan.
     """
     if isinstance(plan, EpisodesPerWorker):
-        first, each = plan.first, plan.episodes
+        first = plan.first
+        each = plan.episodes
         done = tuple(stop - first - worker * each for worker, (stop, _, _) in enumerate(covered))
         return EpisodesPerWorker(each, first, done) if min(done) < each else None
     next_number, steps, last_length = covered[0]
@@ -198,9 +199,12 @@ class PlanState:
         self.stride = n_workers if by_worker else 1
         match plan:
             case None:
-                self.firsts, self.stops = [0], [0]
+                self.firsts = [0]
+                self.stops = [0]
             case EpisodesPerWorker(episodes, first, done):
-                self._first, self._size, self.stride = first, episodes, 1
+                self._first = first
+                self._size = episodes
+                self.stride = 1
                 starts = range(first, first + n_workers * episodes, episodes)
                 self.firsts = [
                     start + begun for start, begun in zip(starts, done or [0] * n_workers, strict=True)
@@ -213,7 +217,8 @@ class PlanState:
                     )
                 if plan.timesteps:
                     self._prefixes.append(_Prefix(plan.timesteps, plan.first, lengths))
-                self.firsts, self.stops = [plan.first], [plan.stop]
+                self.firsts = [plan.first]
+                self.stops = [plan.stop]
         bounds = list(zip(self.firsts, self.stops, strict=True))
         self._missing = sum(stop - first for first, stop in bounds)
         # One for each worker where each has numbers of its own, else one for all.
@@ -245,7 +250,9 @@ class PlanState:
         self._missing -= len(numbers)
         ends = [stop for prefix in self._prefixes if (stop := prefix.add(numbers, lengths)) is not None]
         if ends:
-            self.stops[0], self._missing, self._prefixes = min(ends), 0, []
+            self.stops[0] = min(ends)
+            self._missing = 0
+            self._prefixes = []
 
     @property
     def missing_steps(self) -> int | None:
@@ -274,7 +281,8 @@ class _Prefix:
     def __init__(
         self, target: int, first: int, estimate: LengthEstimate, *, counts_episodes: bool = False
     ) -> None:
-        self.counts_episodes, self._estimate = counts_episodes, estimate
+        self.counts_episodes = counts_episodes
+        self._estimate = estimate
         self.missing_steps = self._missing = target  # Of all known lengths, and of those without a gap.
         self._next = first  # The lowest number of unknown length; `_missing` steps come from there on.
         self._ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
@@ -306,7 +314,10 @@ class FreeNumbers:
     """
 
     def __init__(self, first: int, stop: int, *, stride: int = 1, block: int = 1) -> None:
-        self._next, self._stop, self._stride, self._block = first, stop, stride, block
+        self._next = first
+        self._stop = stop
+        self._stride = stride
+        self._block = block
         self._released: list[range] = []  # The numbers that came back: rising ranges.
 
     @property
@@ -323,7 +334,8 @@ class FreeNumbers:
 
     def lease(self, count: int, most: int = NO_END) -> list[range]:
         """Lease up to `count` numbers, released ones first; in whole blocks, if these are at most `most`."""
-        released, leased = self._released, []
+        released = self._released
+        leased = []
         while count > 0 and released:
             run = released.pop(0)
             if len(run) > count:

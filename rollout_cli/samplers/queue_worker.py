@@ -55,7 +55,9 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
         ending.callback(worker.shutdown)
         _update(worker, agent, env)
         factory.after_updates()
-        version, is_streaming, unsent = 0, False, None
+        version = 0
+        is_streaming = False
+        unsent = None
         while True:
             command: Any = ("continue", ())
             with contextlib.suppress(queue.Empty):
@@ -70,7 +72,8 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
                     unsent = unsent or ("trajectory", (worker.rollout(), version, worker_number))
                     try:
                         to_sampler.put_nowait(unsent)
-                        is_streaming, unsent = True, None
+                        is_streaming = True
+                        unsent = None
                     except queue.Full:
                         is_streaming = False
                 case "stop":

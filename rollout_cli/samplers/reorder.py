@@ -27,7 +27,8 @@ class ReorderBuffer:
     """
 
     def __init__(self, plan: PlanState, most_bytes: int = MOST_BYTES) -> None:
-        self._plan, self._most_bytes = plan, most_bytes
+        self._plan = plan
+        self._most_bytes = most_bytes
         self._next = list(plan.firsts)
         self._entries: dict[int, _Entry] = {}
         self._n_bytes = 0
@@ -53,7 +54,8 @@ class ReorderBuffer:
         """Take finished episodes that were not given before."""
         stop = 0
         for numbers in contiguous_ranges(chunk.numbers):
-            start, stop = stop, stop + len(numbers)
+            start = stop
+            stop = stop + len(numbers)
             episodes = chunk.episodes(start, stop)
             self._n_bytes += _size(episodes)
             self._entries[numbers.start] = _Entry(numbers.stop, episodes)

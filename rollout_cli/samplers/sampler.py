@@ -89,7 +89,9 @@ class Sampler:
     ) -> None:
         refuse_in_worker(type(self).__name__)
         if isinstance(agents, WorkerFactory):
-            worker_factory, agents, envs = agents, envs, garage_envs
+            worker_factory = agents
+            agents = envs
+            envs = garage_envs
         options = {name: value for name, value in options.items() if value is not None}
         if worker_factory is not None and options:
             raise UsageError(
@@ -98,7 +100,8 @@ class Sampler:
                 hint="omit one of them",
             )
         self._factory = worker_factory or WorkerFactory(**options)
-        self.n_workers, self.seed = self._factory.n_workers, self._factory.seed
+        self.n_workers = self._factory.n_workers
+        self.seed = self._factory.seed
         self._updates = UpdateLog(self._factory, agents, envs)
         self._supervision = supervision or Supervision()
         self._supervisor = Supervisor(self._supervision, self.seed)
@@ -114,7 +117,8 @@ class Sampler:
         self.skipped: dict[int, str] = {}
         self._generation = self.n_started = self.next_number = 0
         self.total_env_steps = self.dropped_episodes = 0
-        self.is_done, self.built_at = False, 0.0
+        self.is_done = False
+        self.built_at = 0.0
 
     @classmethod
     def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
@@ -168,7 +172,8 @@ class Sampler:
             self._starting = self._report = None  # The new ones read other files.
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
-        call, self._starting = self._starting, None
+        call = self._starting
+        self._starting = None
         if call is None or call.plan is not plan:
             call = self._begin(plan, updates)
         with self._shut_down_on_error(call):
@@ -283,7 +288,9 @@ class Sampler:
 
     def shutdown_worker(self) -> None:
         """End the workers, and whatever their environments started; a later call starts new ones."""
-        pool, self._pool, self._starting = self._pool, None, None
+        pool = self._pool
+        self._pool = None
+        self._starting = None
         if pool is not None:
             pool.close()
 
@@ -305,12 +312,14 @@ class Sampler:
         if self._failure is not None:
             self.shutdown_worker()  # Of a call that was left before its failure was seen.
         if self._pool is None:
-            self._pool, self.n_started = self._make_pool(), 0
+            self._pool = self._make_pool()
+            self.n_started = 0
             self._supervisor = Supervisor(self._supervision, self.seed)
         self._generation += 1
         self._lengths.fade()
         self._starting = self._failure = None
-        self.dropped_episodes, self.skipped = 0, {}
+        self.dropped_episodes = 0
+        self.skipped = {}
         call = SamplerMachine(
             self._generation,
             plan,
@@ -327,7 +336,8 @@ class Sampler:
             paces=self._paces,
             now=_clock(),
         )
-        self.n_started, self._paces = call.n_workers, call.paces
+        self.n_started = call.n_workers
+        self._paces = call.paces
         with self._shut_down_on_error(call):
             self._execute(call.begin(changes))
         return call
@@ -359,7 +369,8 @@ class Sampler:
         self.next_number = max(self.next_number, call.buffer.stop)
         if call.generation == self._generation:
             self._stops = StopRequests()
-            self.dropped_episodes, self.skipped = call.buffer.n_waiting, call.skipped
+            self.dropped_episodes = call.buffer.n_waiting
+            self.skipped = call.skipped
             self.is_done = call.is_done
             if self._failure is not None:
                 # A caller may have enough after the episodes that come before a failure, and never see it.

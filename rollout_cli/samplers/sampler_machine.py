@@ -105,8 +105,11 @@ class SamplerMachine:
         paces: Sequence[Pace] = (),
         now: float = 0.0,
     ) -> None:
-        self.generation, self.plan = generation, plan
-        self._updates, self._supervisor, self._first_number = updates, supervisor, first_number
+        self.generation = generation
+        self.plan = plan
+        self._updates = updates
+        self._supervisor = supervisor
+        self._first_number = first_number
         self._plan = PlanState(
             plan, n_workers=n_workers, by_worker=updates.by_worker, block=block, lengths=lengths
         )
@@ -177,7 +180,8 @@ class SamplerMachine:
             case Died(worker) if not self._has_failed:
                 decision = Decision()
                 if not self._has_all:
-                    in_flight, starting = self._leases.in_flight[worker], worker not in self._ready
+                    in_flight = self._leases.in_flight[worker]
+                    starting = worker not in self._ready
                     decision = self._supervisor.died(event, in_flight, starting=starting)
                 return self._bring_up(worker, decision, StartWorker(worker))
         return []
@@ -284,7 +288,8 @@ class SamplerMachine:
             self._is_ending = self._has_failed = True
             return [*instructions, Fail(decision.error)]
         self._n_rebuilt += 1
-        history, salt = self._updates.history(worker), (self.generation, self._first_number, self._n_rebuilt)
+        history = self._updates.history(worker)
+        salt = (self.generation, self._first_number, self._n_rebuilt)
         start = Start(self.generation, history, (), self._plan.stride, salt, self._due(worker), rebuild=True)
         return [*instructions, *first, Send(worker, start)]
 

@@ -90,7 +90,8 @@ class Supervisor:
     """Keeps account of deaths and failures since a sampler's workers started; the seed is for messages."""
 
     def __init__(self, rules: Supervision, seed: int) -> None:
-        self._rules, self._seed = rules, seed
+        self._rules = rules
+        self._seed = seed
         self.restarts = 0
         self.begin_call()
 
@@ -161,7 +162,8 @@ class Supervisor:
 
     def failed(self, error: RolloutError, numbers: Sequence[int], in_flight: Sequence[range]) -> Decision:
         """Take an error of one of these episodes, or of none, in a worker that had these ranges in flight."""
-        rule, suspects = self._rules.on_env_error, _within(in_flight, numbers)
+        rule = self._rules.on_env_error
+        suspects = _within(in_flight, numbers)
         if numbers and not suspects:
             return Decision()  # They were dropped meanwhile, or ended just before their worker was killed.
         if rule == "fail" or not suspects:

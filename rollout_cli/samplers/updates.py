@@ -40,7 +40,8 @@ class UpdateLog:
         # By worker, what it needs of all updates so far: a later one may replace earlier ones.
         self._agents = [[update.agent] for update in first]
         self._envs = [[update.env] for update in first]
-        self.has_failed, self._base = False, self._envs
+        self.has_failed = False
+        self._base = self._envs
         self.labels = [str(_rows(source)[0].label) for source in sources]
 
     def note(self, agent_update: Any, env_update: Any) -> list[Update]:
@@ -74,7 +75,8 @@ class UpdateLog:
 
         The policy need not fit any but the last environment.
         """
-        (agent, *agents), (*envs, env) = self._agents[worker], self._envs[worker]
+        agent, *agents = self._agents[worker]
+        *envs, env = self._envs[worker]
         return (
             *(Update(env=env) for env in envs),
             Update(agent, env),

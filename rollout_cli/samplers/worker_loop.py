@@ -71,10 +71,13 @@ class WorkerLoop:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.ended = False
-        self._load_factory, self._number = load_factory, worker_number
+        self._load_factory = load_factory
+        self._number = worker_number
         self._box = crash_box or NullCrashBox()
-        self._owns_process, self._hashes_files = owns_process, hashes_files
-        self._turn_seconds, self._flush_seconds = turn_seconds, flush_seconds
+        self._owns_process = owns_process
+        self._hashes_files = hashes_files
+        self._turn_seconds = turn_seconds
+        self._flush_seconds = flush_seconds
         self._entered = ExitStack()  # What is left when the worker ends, or before it is built again.
         self._worker: Worker | None = None
         self._judge: Judge | None = None
@@ -114,7 +117,8 @@ class WorkerLoop:
             self._failed = True
             self._messages = [*self.rescue(), Failed.of(self._number, self._generation, error)]
         self._box.end_turn()
-        messages, self._messages = self._messages, []
+        messages = self._messages
+        self._messages = []
         # One that failed does not take those after it along, such as an Exit.
         return [*messages, *self.turn(untaken)] if untaken else messages
 
@@ -158,7 +162,9 @@ class WorkerLoop:
                 pass  # It crossed the report of a failure, by which all numbers are given back.
 
     def _start(self, start: Start) -> None:
-        self._generation, self._failed, self._due_rows = start.generation, False, start.due_rows
+        self._generation = start.generation
+        self._failed = False
+        self._due_rows = start.due_rows
         if start.rebuild:
             self.close()  # After a failure nobody knows what state it is in.
         is_new = self._worker is None
@@ -205,7 +211,8 @@ class WorkerLoop:
 
     def _is_due(self, worker: Worker) -> bool:
         """Return whether finished episodes are to be sent now."""
-        rows, now = worker.finished_rows, _clock()
+        rows = worker.finished_rows
+        now = _clock()
         if not rows:
             self._flush_at = now + self._flush_seconds
         return (
@@ -242,7 +249,8 @@ class WorkerLoop:
             self._messages += [Batch(self._number, self._generation, piece) for piece in for_transport(kept)]
 
     def _report(self, worker: Worker) -> WorkerReport:
-        report, files = worker.report(), self._watch.files() if self._watch is not None else ()
+        report = worker.report()
+        files = self._watch.files() if self._watch is not None else ()
         return replace(report, files=tuple(map(hashed, files)) if self._hashes_files else files)
 
     def _end_watch(self) -> None:
@@ -262,7 +270,8 @@ def take_turn(loop: WorkerLoop, worker: int, commands: Sequence[ToWorker]) -> li
     except BaseException as error:
         if is_interrupt(error):
             raise
-        reason, hint = f"was ended by {first_line(error)}", "let the user code raise an Exception"
+        reason = f"was ended by {first_line(error)}"
+        hint = "let the user code raise an Exception"
         death = Died(worker, reason, loop.running_numbers, traceback_text(error), hint)
         rescued = loop.rescue()
         loop.close()

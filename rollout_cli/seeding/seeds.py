@@ -19,7 +19,9 @@ SETUP = "setup"
 """Stands in place of an episode number: the seeds of every build and update."""
 
 
-_MASK, _MIX_A, _MIX_B = 0xFFFFFFFFFFFFFFFF, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = 0xFFFFFFFFFFFFFFFF
+_MIX_A = 0xBF58476D1CE4E5B9
+_MIX_B = 0x94D049BB133111EB
 
 
 def seed_digest(root: int, number: int | str, stream: str, *, size: int) -> bytes:
@@ -54,7 +56,8 @@ def env_seeds(root: int, numbers: Array) -> Array:
 
 def _permuted(number: Any, keys: tuple[int, ...]) -> Any:
     """Permute the low 32 bits of an integer or of uint64 (N,), whose products wrap."""
-    left, right = (number & 0xFFFFFFFF) >> 16, number & 0xFFFF
+    left = (number & 0xFFFFFFFF) >> 16
+    right = number & 0xFFFF
     for key in keys:
         mixed = ((right ^ key) * _MIX_A) & _MASK
         mixed = ((mixed ^ (mixed >> 29)) * _MIX_B) & _MASK

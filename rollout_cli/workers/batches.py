@@ -24,7 +24,8 @@ _UNSTORABLE = object()
 InfoKey = tuple[InfoPath, str]
 """Path and kind; one path may have several."""
 
-_WIDEST_BYTES, _LARGEST_VALUE = 8, 4_096
+_WIDEST_BYTES = 8
+_LARGEST_VALUE = 4_096
 """A column of wider numbers, or of larger values (bytes), keeps objects: it would cost as much every step."""
 
 # -- numbers: those that cannot be used raise BadValueError --------------------------------------------------
@@ -37,7 +38,8 @@ def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
         array = np.fromiter(texts, object)
     else:
         array = _as_array(values)
-    shape, where = (n_rows, *leaf.shape), f" at {leaf.name!r}" if leaf.path else ""
+    shape = (n_rows, *leaf.shape)
+    where = f" at {leaf.name!r}" if leaf.path else ""
     if array.shape != shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         raise BadValueError(
             f"the {name}{where} are {array.dtype}{array.shape}, expected {leaf.dtype}{shape} of {leaf.space}",
@@ -110,7 +112,8 @@ def batch_columns(
     for key, value in infos.items():
         if isinstance(key, str) and key.startswith("_") and key[1:] in infos:
             continue
-        has, here = infos.get(f"_{key}"), (*path, key_text(key))
+        has = infos.get(f"_{key}")
+        here = (*path, key_text(key))
         mask = None if has is None else np.asarray(has, bool)
         if isinstance(value, Mapping) and value:
             for inner, values, inner_mask in batch_columns(value, n_rows, here):

@@ -19,8 +19,10 @@ from rollout_cli.episodes.spaces import Leaf, has_utf8
 from rollout_cli.errors import EnvError, PolicyError, RolloutError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt
 
-RESET, STEP = "env.reset", "env.step"
-RESET_RESULT, STEP_RESULT = "the result of env.reset", "the result of env.step"
+RESET = "env.reset"
+STEP = "env.step"
+RESET_RESULT = "the result of env.reset"
+STEP_RESULT = "the result of env.step"
 _INTERFACES = {
     RESET_RESULT: (RESET, "(observation, info)"),
     STEP_RESULT: (STEP, "(observation, reward, terminated, truncated, info)"),
@@ -48,7 +50,9 @@ class BadValueError(Exception):
         code: str,
     ) -> None:
         super().__init__(message)
-        self.hint, self.row, self.code = hint, row, code
+        self.hint = hint
+        self.row = row
+        self.code = code
 
 
 def shown(value: Any) -> str:
@@ -187,7 +191,8 @@ def inside_check(leaf: Leaf) -> Callable[[Any], bool]:
     low, high = bounds
     if low.size > _FEW_NUMBERS:
         return lambda value: bool(((value >= low) & (value <= high)).all())
-    lows, highs = low.ravel().tolist(), high.ravel().tolist()
+    lows = low.ravel().tolist()
+    highs = high.ravel().tolist()
 
     def few_are_inside(value: Any) -> bool:
         for number, least, greatest in zip(value.ravel().tolist(), lows, highs, strict=True):
@@ -221,8 +226,10 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
         return chunk, None
     ends = np.cumsum(chunk.lengths)
     faulty = np.searchsorted(ends, rows, side="right")
-    at, row = int(faulty[0]), int(rows[0])
-    number, step = int(chunk.numbers[at]), row - int(ends[at] - chunk.lengths[at])
+    at = int(faulty[0])
+    row = int(rows[0])
+    number = int(chunk.numbers[at])
+    step = row - int(ends[at] - chunk.lengths[at])
     hint = "a return needs a number: let the environment say what the step was worth"
     if any(column.dtype.kind == "f" and np.isnan(column[row]).any() for column in chunk.actions):
         hint = "the action of this step is nan, too: look at the policy first"
@@ -268,7 +275,9 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
     if isinstance(error, RolloutError):
         return
     if isinstance(error, BadValueError):
-        message, hint, code = str(error), error.hint, error.code
+        message = str(error)
+        hint = error.hint
+        code = error.code
         if not message.startswith(call):
             message = f"{call}: {message}"
     elif interface and isinstance(error, TypeError | ValueError):

@@ -53,7 +53,8 @@ class DefaultWorker(Worker):
                 code="worker-spaces",
                 hint="give each worker environments of one kind",
             )
-        self._envs, self._env_updates = envs, updates
+        self._envs = envs
+        self._env_updates = updates
         # A policy that drew from an environment's spaces would draw otherwise once that is built anew.
         self._take_spec(copy.deepcopy(spec) if self._fresh_env else spec)
 
@@ -105,7 +106,8 @@ class VecWorker(DefaultWorker):
                 "fresh_env=True builds single environments anew, and vectorization='native' has none",
                 code="factory-argument",
             )
-        self._n_envs, self._is_native = n_envs, vectorization == "native"
+        self._n_envs = n_envs
+        self._is_native = vectorization == "native"
         self._native: NativeRows | None = None
         self._rows_differ = False  # Whether rows ever got environments of their own.
         super().__init__(fresh_env=fresh_env, **common)
@@ -149,7 +151,8 @@ class VecWorker(DefaultWorker):
             self.env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs, seed)
         )
         rows = NativeRows(env, self._n_envs, self._seed)
-        self._envs, self._native = [env], rows
+        self._envs = [env]
+        self._native = rows
         rows.check_limit(self._limit)
         self._take_spec(env_spec_of(env, self._limit))
 

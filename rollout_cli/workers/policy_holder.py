@@ -27,7 +27,8 @@ class PolicyHolder:
 
     def __init__(self, root: int, *, deterministic: bool) -> None:
         self.policy: AdaptedPolicy | None = None
-        self._root, self._deterministic = root, deterministic
+        self._root = root
+        self._deterministic = deterministic
         self._given: Any = None
 
     @property
@@ -50,7 +51,8 @@ class PolicyHolder:
     def update(self, agent_update: Any) -> None:
         """Take a policy, or parameters (dict, tuple or array); PolicyError if it refuses."""
         if not isinstance(agent_update, dict | tuple | np.ndarray):
-            self._given, self.policy = agent_update, None
+            self._given = agent_update
+            self.policy = None
             return
         if self.policy is None:
             raise InternalError("parameters were sent to a worker that has no policy yet")

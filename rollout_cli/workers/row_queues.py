@@ -33,7 +33,8 @@ class RowQueues:
 
     def add(self, numbers: Iterable[int], stride: int) -> None:
         """Add numbers of a worker that owns every `stride`-th one."""
-        queues, count = self._queues, len(self._queues)
+        queues = self._queues
+        count = len(self._queues)
         for number in numbers:
             queues[number // stride % count].append(number)
         for queue in queues:

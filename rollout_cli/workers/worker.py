@@ -161,7 +161,8 @@ class Worker(abc.ABC):
         self.crash_box = NullCrashBox()
         self.number_stride = 1
         self.salt: tuple[int, ...] = ()
-        self._seed, self._fresh_env = seed, fresh_env
+        self._seed = seed
+        self._fresh_env = fresh_env
         self._limit = math.inf if max_episode_length is None else max_episode_length
         self._holder = PolicyHolder(seed, deterministic=deterministic)
         self._seeders = [EpisodeSeeder(seed) for _ in range(self._n_envs + 1)]
@@ -404,7 +405,8 @@ class Worker(abc.ABC):
         """Close the environments, and give up the episodes that run; EnvError if that fails."""
         self._forget()
         self._engine = None
-        envs, self._envs = self._envs, []
+        envs = self._envs
+        self._envs = []
         for env in envs:
             close_env(env)
 

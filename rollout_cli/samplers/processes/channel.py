@@ -91,9 +91,12 @@ class Channel:
             mark, self._n_pieces, size = _HEADER.unpack(self._header)
             if mark != _MARK or not 0 < 8 * self._n_pieces <= size < _LARGEST:
                 raise ValueError("what arrived is no message")
-            self._body, self._filled = self._memory.take(size), 0
+            self._body = self._memory.take(size)
+            self._filled = 0
         self._fill(self._body)
-        body, self._body, self._filled = self._body, None, 0
+        body = self._body
+        self._body = None
+        self._filled = 0
         return _from_frame(body, self._n_pieces)
 
     def _fill(self, target: memoryview) -> None:

@@ -71,7 +71,8 @@ class _Process:
             self.server.abandon()
         kind, value = RECORD.unpack(data) if data else (Status.LOST, 0)
         if kind == Status.FORKED:
-            self.pid, self.server.has_forked = value, True
+            self.pid = value
+            self.server.has_forked = True
         else:
             self.end = Status(kind), value
 
@@ -97,7 +98,8 @@ class ProcessPool:
         self, factory: WorkerFactory, titles: Sequence[str], start_method: StartMethod, rules: Supervision
     ) -> None:
         self._factory: bytes = cloudpickle.dumps(factory)
-        self._titles, self._rules = titles, rules
+        self._titles = titles
+        self._rules = rules
         self._start_method: StartMethod = start_method
         self._processes: dict[int, _Process] = {}
         self._memory = ReusedMemory()
@@ -253,7 +255,8 @@ def _death(process: _Process) -> Died:
         return Died(process.worker, f"cannot be started ({os.strerror(value)})", hint=NO_ROOM)
     if kind == Status.LOST and not process.killed:
         return Died(process.worker, "was killed, since its fork server had ended,")
-    notes, story = read_notes(process.box), read_story(process.box)
+    notes = read_notes(process.box)
+    story = read_story(process.box)
     reason, hint = (process.killed, "") if process.killed else how_it_ended(value, story)
     return Died(process.worker, reason, notes.numbers if notes.busy else (), story, hint, process.late)
 

@@ -48,7 +48,8 @@ def _run(channel: Channel, box: CrashBox) -> None:
     setproctitle.setproctitle(setup.title)
     os.environ.clear()
     os.environ.update(setup.environment)
-    sys.argv[:], sys.path[:] = setup.argv, setup.path
+    sys.argv[:] = setup.argv
+    sys.path[:] = setup.path
     setup.enter_folder()
     loop = WorkerLoop(setup.load_factory, setup.worker, box)
     while not loop.ended:

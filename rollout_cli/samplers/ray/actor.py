@@ -41,7 +41,8 @@ class Actor:
     """One worker."""
 
     def __init__(self, setup: WorkerSetup, turn_seconds: float) -> None:
-        self._worker, self._loop = setup.worker, _new_loop(setup, turn_seconds)
+        self._worker = setup.worker
+        self._loop = _new_loop(setup, turn_seconds)
 
     def turn(
         self, commands: Sequence[ToWorker], updates: tuple[Update, ...] = ()

@@ -96,7 +96,9 @@ class RayPool:
         self._ray = load_ray()
         self._session = _session(self._ray)
         self._notice_at = math.inf
-        self._factory, self._log, self._rules = cloudpickle.dumps(factory), log, rules
+        self._factory = cloudpickle.dumps(factory)
+        self._log = log
+        self._rules = rules
         self._turn_seconds = turn_seconds(factory.n_workers)
         variables = worker_variables(self._ray)
         self._actor_class = self._ray.remote(runtime_env=variables, **resources)(Actor)
@@ -109,7 +111,8 @@ class RayPool:
         actor = self._actor_class.remote(setup, self._turn_seconds)
         handle = _Handle(worker, actor, self._new_watch(), setup)
         handle.turns.append(self._turn(handle, []))  # Its reply says that the worker has a place.
-        self._handles[worker], self._notice_at = handle, _clock() + PLACE_SECONDS
+        self._handles[worker] = handle
+        self._notice_at = _clock() + PLACE_SECONDS
 
     def send(self, worker: int, command: ToWorker) -> None:
         self._check_connection()
@@ -118,7 +121,8 @@ class RayPool:
             return
         arguments: list[Any] = [[command]]
         if isinstance(command, Start):
-            handle.starting, handle.n_before = True, handle.n_replies + len(handle.turns)
+            handle.starting = True
+            handle.n_before = handle.n_replies + len(handle.turns)
             handle.first = tuple(run.start for run in command.lease[:1])
             if command.rebuild or command.updates:
                 handle.files = ()
@@ -201,7 +205,8 @@ class RayPool:
                 self._ray.kill(handle.actor)
                 del self._handles[handle.worker]
             if isinstance(event, Started):  # A number that ran before runs anew.
-                handle.watch, handle.numbers = self._new_watch(), handle.first
+                handle.watch = self._new_watch()
+                handle.numbers = handle.first
             if isinstance(event, Started | Reported) and event.generation == self._generation:
                 handle.files = agreed(handle.files, event.report.files)
             handle.starting = handle.starting and not isinstance(event, Started | Failed)
@@ -232,7 +237,8 @@ class RayPool:
         n_waiting = sum(not handle.n_replies for handle in self._handles.values())
         if n_waiting and _clock() >= self._notice_at:
             self._notice_at = math.inf
-            present, free = self._ray.cluster_resources(), self._ray.available_resources()
+            present = self._ray.cluster_resources()
+            free = self._ray.available_resources()
             facts = [
                 f"{free.get(kind, 0):g} of {present[kind]:g} {kind}s"
                 for kind in ("CPU", "GPU")
@@ -251,9 +257,11 @@ class RayPool:
         # Of the numbers that it had, nobody knows which ran; and none of them brings a node down.
         is_node = not isinstance(error, self._ray.exceptions.ActorDiedError) or "node has died" in str(error)
         numbers = () if is_node and not handle.killed else None
-        reason, hint = f"was lost ({first_line(error)})", INSTALL_HINT if handle.starting else ""
+        reason = f"was lost ({first_line(error)})"
+        hint = INSTALL_HINT if handle.starting else ""
         if handle.killed:
-            reason, hint = handle.killed, ""
+            reason = handle.killed
+            hint = ""
         return Died(handle.worker, reason, numbers, str(error), hint, handle.late)
 
 

@@ -27,7 +27,8 @@ _PADDING = 8
 apart, share few lines of the processor's cache, and take three times as long to gather."""
 
 _RING_BYTES = 32 << 20
-_FEWEST_STEPS, _MOST_STEPS = 16, 1024
+_FEWEST_STEPS = 16
+_MOST_STEPS = 1024
 
 
 @dataclass(slots=True)
@@ -51,8 +52,10 @@ class Episodes:
     def none(cls, n_rows: int) -> Self:
         """Return the facts of rows that run no episode."""
         number, seed, start, stop, unsaved = np.full((5, n_rows), -1)
-        (terminated, truncated), (began, ended) = np.zeros((2, n_rows), bool), np.zeros((2, n_rows))
-        row, info = np.arange(n_rows), np.full(n_rows, None, object)
+        terminated, truncated = np.zeros((2, n_rows), bool)
+        began, ended = np.zeros((2, n_rows))
+        row = np.arange(n_rows)
+        info = np.full(n_rows, None, object)
         return cls(number, row, seed, start, stop, unsaved, terminated, truncated, began, ended, info)
 
     def select(self, which: Array) -> Self:
@@ -117,12 +120,15 @@ class RolloutBuffer:
     def __init__(
         self, observations: Sequence[Leaf], actions: Sequence[Leaf], n_rows: int, worker_number: int
     ) -> None:
-        self._n_rows, self._width, self._worker_number = n_rows, n_rows + _PADDING, worker_number
+        self._n_rows = n_rows
+        self._width = n_rows + _PADDING
+        self._worker_number = worker_number
         self.row_bytes = sum(leaf.row_bytes for leaf in (*observations, *actions)) + 8
         fitting = _RING_BYTES // (self.row_bytes * self._width)
         self._n_slots = max(_FEWEST_STEPS, min(_MOST_STEPS, fitting))
         leaves = [self._ring(leaf.dtype, leaf.shape) for leaf in (*observations, *actions)]
-        self._rings, self._n_observations = Columns([*leaves, self._ring(np.float64)], {}), len(observations)
+        self._rings = Columns([*leaves, self._ring(np.float64)], {})
+        self._n_observations = len(observations)
         self._pieces: dict[int, list[Columns]] = {}
         self._ended: list[Episodes] = []
         self._overdue: list[Chunk] = []
@@ -186,7 +192,8 @@ class RolloutBuffer:
 
     def _gathered(self, episodes: Episodes) -> Columns:
         """Return the steps of episodes that were not put aside, by one index for all of them."""
-        starts, lengths = episodes.unsaved, episodes.stop - episodes.unsaved
+        starts = episodes.unsaved
+        lengths = episodes.stop - episodes.unsaved
         begins = np.cumsum(lengths) - lengths
         index = np.repeat((starts % self._n_slots - begins) * self._width + episodes.row, lengths)
         index += np.arange(0, len(index) * self._width, self._width)
@@ -221,7 +228,8 @@ class RolloutBuffer:
 
         Those stay that are not `below` a number, unless they ended before the time `ended_before`.
         """
-        chunks, self._overdue = self._overdue, []
+        chunks = self._overdue
+        self._overdue = []
         if self._ended:
             chunks += self._cut(lambda ended: (ended.ended < ended_before) | (ended.number < below))
         if not chunks:

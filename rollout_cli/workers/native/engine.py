@@ -49,10 +49,15 @@ class NativeEngine:
     casts: ClassVar[list[str]] = []  # gymnasium's own vector environments cast without a word.
 
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
-        self._worker, self._queue, self._limit = setting.worker, setting.queue, setting.limit
-        self._rows, self._n_rows, self._crash_box = rows, rows.n_rows, setting.worker.crash_box
+        self._worker = setting.worker
+        self._queue = setting.queue
+        self._limit = setting.limit
+        self._rows = rows
+        self._n_rows = rows.n_rows
+        self._crash_box = setting.worker.crash_box
         self._spec = setting.worker.env_spec
-        self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
+        self._spaces = SpaceRows(self._spec.observation_space)
+        actions = space_leaves(self._spec.action_space)
         if any(leaf.kind == "sequence" for leaf in (*self._spaces.leaves, *actions)):
             raise UnsupportedSpaceError(
                 "vector environments with a Sequence space are not supported",
@@ -100,8 +105,10 @@ class NativeEngine:
         `infos` are those of the step in which the environment reset these rows; None where it is to be reset
         here.
         """
-        running, numbers = self._running, np.array(self._queue.take(rows.tolist()), np.int64)
-        running.number[rows], running.seed[rows] = numbers, -1
+        running = self._running
+        numbers = np.array(self._queue.take(rows.tolist()), np.int64)
+        running.number[rows] = numbers
+        running.seed[rows] = -1
         running.start[rows] = running.unsaved[rows] = self._buffer.step
         running.began[rows] = _clock()
         self._crash_box.note(running.number)
@@ -151,7 +158,8 @@ class NativeEngine:
 
     def _step(self) -> None:
         """Step every row: observations are recorded before the policy sees them, actions before the env."""
-        buffer, n_rows = self._buffer, self._n_rows
+        buffer = self._buffer
+        n_rows = self._n_rows
         buffer.begin_step(self._leaves)
         self._where = self._acting
         # Not as they came: gymnasium joins texts to tuples.
@@ -191,7 +199,10 @@ class NativeEngine:
 
     def _finish_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Record a step's infos, finish the episodes that ended, and begin those whose rows are reset."""
-        buffer, mode, leaves, over = self._buffer, self._rows.mode, self._leaves, terminated | truncated
+        buffer = self._buffer
+        mode = self._rows.mode
+        leaves = self._leaves
+        over = terminated | truncated
         numbers = self._running.number
         if mode is AutoresetMode.SAME_STEP and over.any():
             final, last_infos, infos = self._rows.final_infos(infos)
@@ -214,7 +225,8 @@ class NativeEngine:
         if (runs := ended[numbers[ended] != NO_NUMBER]).size:
             self._end(runs, terminated, truncated, leaves)
         if mode is AutoresetMode.NEXT_STEP:
-            begun, self._resetting = self._resetting, ended
+            begun = self._resetting
+            self._resetting = ended
         if len(begun):
             self._begin_rows(begun, None if mode is AutoresetMode.DISABLED else infos)
         elif len(ended):
@@ -224,15 +236,18 @@ class NativeEngine:
         """Return the last observations, one array (n, *shape) a leaf, that mean something where `over`."""
         name = "final observations"
         if isinstance(final, np.ndarray) and final.dtype == object:
-            samples, rows = final[over].tolist(), np.cumsum(over) - 1
+            samples = final[over].tolist()
+            rows = np.cumsum(over) - 1
             return [leaf[rows] for leaf in self._checked_leaves(name, samples, len(samples))]
         return self._checked_leaves(name, final)
 
     def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
         """End the episodes in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
         running = self._running
-        running.stop[rows], running.ended[rows] = self._buffer.step, _clock()
-        running.terminated, running.truncated = terminated, truncated
+        running.stop[rows] = self._buffer.step
+        running.ended[rows] = _clock()
+        running.terminated = terminated
+        running.truncated = truncated
         self._buffer.end(replace(running.select(rows), last=tuple([leaf[rows] for leaf in leaves])))
         running.number[rows] = NO_NUMBER
 

@@ -88,7 +88,8 @@ class NativeRows:
             return self.env.reset(seed=env_seed(self._root, lowest) >> 1), np.full(len(rows), -1)
         # They repeat an episode that runs: another one might fail, and those that run would be blamed for it.
         self._spare = min(numbers[numbers != NO_NUMBER].tolist(), default=self._spare)
-        mask, seeds = row_mask(rows, self.n_rows), np.zeros(len(numbers), np.int64)
+        mask = row_mask(rows, self.n_rows)
+        seeds = np.zeros(len(numbers), np.int64)
         numbers = np.where(numbers == NO_NUMBER, self._spare, numbers)
         seeds[rows] = [env_seed(self._root, number) for number in numbers[rows].tolist()]
         # gymnasium's own vector environments take the mask out of the options. So its statistics around them
@@ -147,8 +148,11 @@ class NativePolicy:
     """One policy, called once a step with all rows; actions of rows that run no episode mean nothing."""
 
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
-        self._root, self._seeder, self._rule = setting.root, setting.seeders[-1], setting.rule
-        self._policy, self._rows = setting.policy, rows
+        self._root = setting.root
+        self._seeder = setting.seeders[-1]
+        self._rule = setting.rule
+        self._policy = setting.policy
+        self._rows = rows
         self._spaces = SpaceRows(setting.worker.env_spec.action_space)
         self._bounds = [
             _room_of(leaf) if self._rule == "warn" else bounds_of(leaf) for leaf in self._spaces.leaves

@@ -54,7 +54,8 @@ class Column:
         self.samples: Any = [] if leaf.kind in ("discrete", "text", "sequence") else bytearray()
         self._width = leaf.row_bytes if isinstance(self.samples, bytearray) else 1  # Places a sample.
         if leaf.row_bytes >= FRAME_BYTES:
-            self.samples, self._width = Frames(self._dtype, leaf.shape), 1
+            self.samples = Frames(self._dtype, leaf.shape)
+            self._width = 1
 
     def cut(self, start: int | None, stop: int | None) -> Any:
         """Return a copy or view of samples `start` to `stop - 1`: a piece, as `joined` takes it."""
@@ -74,9 +75,15 @@ class Column:
 
     def recording(self) -> Record:
         """Return the function that appends one sample, and returns it as its space has it."""
-        samples, convert, integer, ndarray = self.samples, self._converted, self._integer, np.ndarray
+        samples = self.samples
+        convert = self._converted
+        integer = self._integer
+        ndarray = np.ndarray
         append: Any = samples.extend if isinstance(samples, bytearray) else samples.append
-        dtype, shape, name, space = self._dtype, self.leaf.shape, self._name, self.leaf.space
+        dtype = self._dtype
+        shape = self.leaf.shape
+        name = self._name
+        space = self.leaf.space
 
         def record_bytes(value: Any) -> Any:
             if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
@@ -110,10 +117,12 @@ class Column:
         """Return the function that appends one sample before the environment gets what it returns."""
         if self.leaf.kind == "discrete":
             return self._recording_numbers(rule)
-        leaf, record = self.leaf, self.recording()
+        leaf = self.leaf
+        record = self.recording()
         if rule == "warn":
             return record
-        is_inside, clips = inside_check(leaf), rule == "clip" and leaf.kind == "box"
+        is_inside = inside_check(leaf)
+        clips = rule == "clip" and leaf.kind == "box"
 
         def record_checked(value: Any) -> Any:
             value = record(clipped(value, leaf.space) if clips else value)
@@ -124,7 +133,9 @@ class Column:
         return record_checked
 
     def _recording_numbers(self, rule: OnInvalidAction) -> Record:
-        leaf, append, integer = self.leaf, self.samples.append, self._integer
+        leaf = self.leaf
+        append = self.samples.append
+        integer = self._integer
         kind: Any = np.dtype(leaf.space.dtype).type
         low, high = leaf.bounds or (0, -1)
         # A number is looked up several times as fast as made.

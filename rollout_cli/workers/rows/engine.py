@@ -62,8 +62,13 @@ class Row:
     def __init__(
         self, index: int, recorder: EpisodeRecorder, seeder: EpisodeSeeder, acting: str, most_steps: int
     ) -> None:
-        self.index, self.recorder, self.seeder, self.acting = index, recorder, seeder, acting
-        self.number, self.seed, self.began = NO_NUMBER, -1, 0.0
+        self.index = index
+        self.recorder = recorder
+        self.seeder = seeder
+        self.acting = acting
+        self.number = NO_NUMBER
+        self.seed = -1
+        self.began = 0.0
         self.observation: Any = None
         self.flags: tuple[Any, Any] = (False, False)
         self.where = RESET
@@ -76,7 +81,9 @@ class Row:
 
     def use(self, env: Any, step: Callable[[Any], Any]) -> None:
         """Run the next episodes in this environment, whose steps `step` takes."""
-        self.env, self.is_used, self._step = env, False, step
+        self.env = env
+        self.is_used = False
+        self._step = step
         self.restart()
 
     def restart(self) -> None:
@@ -90,9 +97,12 @@ class Row:
 
         It is a generator since that costs no more than the same code inside of each loop that needs it.
         """
-        recorder, most_steps = self.recorder, self._most_steps
-        rewards, infos = recorder.rewards, recorder.env_infos
-        record_observation, record_action = recorder.observations.record, recorder.actions.record
+        recorder = self.recorder
+        most_steps = self._most_steps
+        rewards = recorder.rewards
+        infos = recorder.env_infos
+        record_observation = recorder.observations.record
+        record_action = recorder.actions.record
         observation: Any = None
         terminated = truncated = False
         where = acting = self.acting
@@ -109,7 +119,8 @@ class Row:
                     infos[len(rewards)] = frozen_copy(info)
                 rewards.append(reward if type(reward) is float else as_reward(reward))
                 if terminated or truncated or len(rewards) >= most_steps:
-                    self.flags, observation = (terminated, truncated), None
+                    self.flags = (terminated, truncated)
+                    observation = None
         except BaseException as error:
             self.where = where
             if where is STEP_RESULT and not isinstance(error, BadValueError):
@@ -133,11 +144,15 @@ class PythonRows:
     scope: Literal["any", "n_envs"] = "any"
 
     def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
-        self._root, self._worker = setting.root, setting.worker
-        self._queue, self._limit = setting.queue, setting.limit
-        self._policy, self._spec = setting.policy, setting.worker.env_spec
+        self._root = setting.root
+        self._worker = setting.worker
+        self._queue = setting.queue
+        self._limit = setting.limit
+        self._policy = setting.policy
+        self._spec = setting.worker.env_spec
         self._crash_box = setting.worker.crash_box
-        self._envs, self._updates = envs, updates
+        self._envs = envs
+        self._updates = updates
         self._acting = f"policy.{self._policy.methods[0 if self.in_turn else 1]}"
         self.finished_rows = 0
         self._ended: list[EndedEpisode] = []
@@ -202,7 +217,9 @@ class PythonRows:
 
     def _reset(self, row: Row, number: int) -> None:
         """Reset the environment of a row for the episode `number`, and record what that gives."""
-        row.seed, row.began, row.is_used = env_seed(self._root, number), clock(), True
+        row.seed = env_seed(self._root, number)
+        row.began = clock()
+        row.is_used = True
         row.where = RESET
         result = self._worker.reset_env(row.env, number, row.seed)
         row.where = RESET_RESULT
@@ -215,9 +232,11 @@ class PythonRows:
 
     def _end(self, row: Row) -> None:
         """Keep the episode of a row, which is over."""
-        n_steps, row.where = len(row.recorder.rewards), STEP_RESULT
+        n_steps = len(row.recorder.rewards)
+        row.where = STEP_RESULT
         terminated, truncated = row.flags
-        terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
+        terminated = as_flag("terminated", terminated)
+        truncated = as_flag("truncated", truncated)
         truncated = truncated or n_steps == self._limits[row.index]
         if not (terminated or truncated):
             raise BadValueError(
@@ -264,7 +283,8 @@ class PythonRows:
                 self._rest(row)
 
     def fail(self, error: BaseException) -> None:
-        row, worker_number = self._row, self._worker.worker_number
+        row = self._row
+        worker_number = self._worker.worker_number
         # Of a row whose environment is built anew it is none: those that run in others are not at fault.
         numbers = self.running_numbers if row is None else tuple({row.number} - {NO_NUMBER})
         if row is not None and numbers:

@@ -41,8 +41,10 @@ class RowsInTurn(PythonRows):
         while True:
             if row is None or row.number == NO_NUMBER:
                 row = self._begin_next()
-            take_step, observation = row.take_step, row.observation
-            rewards, infos = row.recorder.rewards, row.recorder.agent_infos
+            take_step = row.take_step
+            observation = row.observation
+            rewards = row.recorder.rewards
+            infos = row.recorder.agent_infos
             while True:
                 action, info = act(observation)
                 if info or type(info) is not dict:

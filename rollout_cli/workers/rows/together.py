@@ -62,7 +62,8 @@ class RowsTogether(PythonRows):
 
     def _step(self) -> None:
         """Step every row: observations are recorded before the policy sees them, actions before the env."""
-        self._row, self._where = None, self._acting
+        self._row = None
+        self._where = self._acting
         if self._policy.takes_masks:
             self._policy.masks = self._masks()
         actions, infos = self._policy.get_actions(self._last_observations())
@@ -128,14 +129,16 @@ class RowsTogether(PythonRows):
                 rows.append(row)
         if not rows:
             return
-        self._row, self._where = None, "policy.seed"
+        self._row = None
+        self._where = "policy.seed"
         self._seed(rows)
         for row in rows:
             self._row = row
             seed_globals(self._root, row.number)
             row.recorder.clear()
             self._reset(row, row.number)
-        self._row, self._where = None, "policy.reset"
+        self._row = None
+        self._where = "policy.reset"
         if self._policy.resets:
             indices = [row.index for row in (rows if self._is_begun else self._rows)]
             self._policy.reset(row_mask(indices, len(self._rows)))
