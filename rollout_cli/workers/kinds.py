@@ -46,7 +46,7 @@ class DefaultWorker(Worker):
             # Each row alike: what a number is must not depend on its row.
             seed_globals(self._seed, SETUP)
             envs.append(updated_env(old, update, gymnasium.Env))
-        spec, *others = (env_spec_of(env, self._limit) for env in envs)
+        spec, *others = [env_spec_of(env, self._limit) for env in envs]
         if any(other != spec for other in others):
             raise EnvLoadError(
                 "the environments of one worker have different spaces or limits",
@@ -118,7 +118,9 @@ class VecWorker(DefaultWorker):
 
     @classmethod
     def overridable(cls, worker_args: dict[str, Any]) -> tuple[str, ...]:
-        return () if worker_args.get("vectorization") == "native" else ("reset_env", "step_env")
+        if worker_args.get("vectorization") == "native":
+            return ()
+        return "reset_env", "step_env"
 
     def update_env(self, env_update: Any) -> None:
         """Take new environments or apply updates: one for all rows, or for `sync` a list with one a row.
@@ -135,11 +137,12 @@ class VecWorker(DefaultWorker):
             check_env(env_update, VectorEnv, hint="omit vectorization='native'", or_update=True)
             self._update_native(env_update)
             return
-        for update in env_update if isinstance(env_update, list) else [env_update]:
+        updates = env_update if isinstance(env_update, list) else [env_update]
+        for update in updates:
             check_env(
                 update, gymnasium.Env, hint="vector environments need vectorization='native'", or_update=True
             )
-        self._rows_differ = self._rows_differ or isinstance(env_update, list)
+        self._rows_differ = self._rows_differ or updates is env_update
         self._update_rows(one_for_each(env_update, self._n_envs))
 
     def _update_native(self, env_update: Any) -> None:
@@ -158,9 +161,10 @@ class VecWorker(DefaultWorker):
 
     def _n_queues(self, policy: AdaptedPolicy) -> int:
         if self._native is not None:
-            return 1 if self._native.resets_itself else self._n_envs
-        can_share = not (self._rows_differ or policy.row_by_row)
-        return 1 if can_share and policy.acts_alike(self._n_envs) else self._n_envs
+            are_alike = self._native.resets_itself
+        else:
+            are_alike = not (self._rows_differ or policy.row_by_row) and policy.acts_alike(self._n_envs)
+        return 1 if are_alike else self._n_envs
 
     def _new_engine(self, setting: Setting) -> Engine:
         if self._native is None:

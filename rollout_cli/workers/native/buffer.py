@@ -43,8 +43,8 @@ class Episodes:
     unsaved: Array  # The first step that was not put aside.
     terminated: Array
     truncated: Array
-    began: Array  # Times of the reset and of the end, in seconds of the workers' clock.
-    ended: Array
+    started_at: Array  # Times of the reset and of the end, in seconds of the workers' clock.
+    ended_at: Array
     info: Array  # Of the reset.
     last: tuple[Array, ...] = ()  # The last observations, one array (k, *shape) a leaf.
 
@@ -53,20 +53,22 @@ class Episodes:
         """Return the facts of rows that run no episode."""
         number, seed, start, stop, unsaved = np.full((5, n_rows), -1)
         terminated, truncated = np.zeros((2, n_rows), bool)
-        began, ended = np.zeros((2, n_rows))
+        started_at, ended_at = np.zeros((2, n_rows))
         row = np.arange(n_rows)
         info = np.full(n_rows, None, object)
-        return cls(number, row, seed, start, stop, unsaved, terminated, truncated, began, ended, info)
+        return cls(number, row, seed, start, stop, unsaved, terminated, truncated, started_at, ended_at, info)
 
-    def select(self, which: Array) -> Self:
+    def select(self, indices: Array) -> Self:
         """Return some of them."""
-        facts = {name: getattr(self, name)[which] for name in _FACTS}
-        return replace(self, **facts, last=tuple([leaf[which] for leaf in self.last]))
+        facts = {name: getattr(self, name)[indices] for name in _FACTS}
+        return replace(self, **facts, last=tuple([leaf[indices] for leaf in self.last]))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the episodes of the parts after one another."""
-        facts = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _FACTS}
+        facts: dict[str, Any] = {}
+        for name in _FACTS:
+            facts[name] = np.concatenate([getattr(part, name) for part in parts])
         last = tuple(map(np.concatenate, zip(*(part.last for part in parts), strict=True)))
         return replace(parts[0], **facts, last=last)
 
@@ -96,14 +98,16 @@ class Columns:
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the parts in sequence; those that lack others' infos get zeros that nobody reads."""
-        examples = {key: ring for part in parts for key, ring in part.infos.items()}
+        examples: dict[Any, Ring] = {}
+        for part in parts:
+            examples |= part.infos
         rings: dict[Any, list[Ring]] = {key: [] for key in examples}
         for part in parts:
             count = len(part.leaves[-1])
             for key, (values, has) in examples.items():
                 missing = Ring(np.zeros((count, *values.shape[1:]), values.dtype), np.zeros(count, has.dtype))
                 rings[key].append(part.infos.get(key, missing))
-        infos = {key: Ring(*map(np.concatenate, zip(*each, strict=True))) for key, each in rings.items()}
+        infos = {key: Ring(*map(np.concatenate, zip(*pieces, strict=True))) for key, pieces in rings.items()}
         leaves = zip(*(part.leaves for part in parts), strict=True)
         return cls(list(map(np.concatenate, leaves)), infos)
 
@@ -168,7 +172,8 @@ class RolloutBuffer:
                 ring = Ring(self._ring(values.dtype, values.shape[1:]), self._ring(np.bool_))
                 self._rings.infos[group, key] = ring
             mask = np.ones(self._n_rows, bool) if within is None else within
-            mask = mask if has is None else mask & has
+            if has is not None:
+                mask = mask & has
             ring = self._rings.infos[group, key]
             ring.values[slot, : self._n_rows][mask] = values[mask]
             ring.has[slot, : self._n_rows] |= mask
@@ -185,7 +190,7 @@ class RolloutBuffer:
             self._overdue += self._cut(lambda ended: ended.unsaved < oldest)
         rows = np.flatnonzero((running.number >= 0) & (running.unsaved < oldest))
         running.stop[rows] = self.step
-        for number, steps in self._gathered_each(running.select(rows)):
+        for number, steps in self._gathered_by_episode(running.select(rows)):
             # A copy does not keep others' steps in memory.
             self._pieces.setdefault(number, []).append(steps.mapped(np.copy))
         running.unsaved[rows] = self.step
@@ -194,8 +199,8 @@ class RolloutBuffer:
         """Return the steps of episodes that were not put aside, by one index for all of them."""
         starts = episodes.unsaved
         lengths = episodes.stop - episodes.unsaved
-        begins = np.cumsum(lengths) - lengths
-        index = np.repeat((starts % self._n_slots - begins) * self._width + episodes.row, lengths)
+        offsets = np.cumsum(lengths) - lengths
+        index = np.repeat((starts % self._n_slots - offsets) * self._width + episodes.row, lengths)
         index += np.arange(0, len(index) * self._width, self._width)
 
         def gathered(ring: Array) -> Array:
@@ -205,7 +210,7 @@ class RolloutBuffer:
 
         return self._rings.mapped(gathered)
 
-    def _gathered_each(self, episodes: Episodes) -> Iterator[tuple[int, Columns]]:
+    def _gathered_by_episode(self, episodes: Episodes) -> Iterator[tuple[int, Columns]]:
         steps = self._gathered(episodes)
         stops = np.cumsum(episodes.stop - episodes.unsaved).tolist()
         for number, start, stop in zip(episodes.number.tolist(), [0, *stops], stops, strict=False):
@@ -231,30 +236,32 @@ class RolloutBuffer:
         chunks = self._overdue
         self._overdue = []
         if self._ended:
-            chunks += self._cut(lambda ended: (ended.ended < ended_before) | (ended.number < below))
+            chunks += self._cut(lambda ended: (ended.ended_at < ended_before) | (ended.number < below))
         if not chunks:
             return []
         chunk = in_order(concatenate(chunks))
         self.finished_rows -= chunk.n_steps
         return [chunk]
 
-    def _cut(self, is_meant: Callable[[Episodes], Array]) -> list[Chunk]:
-        """Remove the episodes that ended and are meant, bool (k,), and return them."""
+    def _cut(self, selected: Callable[[Episodes], Array]) -> list[Chunk]:
+        """Remove the episodes that ended and are selected, bool (k,), and return them."""
         ended = Episodes.joined(self._ended)
-        meant = is_meant(ended)
-        self._ended = [] if meant.all() else [ended.select(~meant)]
-        which = np.flatnonzero(meant)
-        return [self._chunk(ended.select(which[np.argsort(ended.number[which])]))] if len(which) else []
+        is_selected = selected(ended)
+        self._ended = [] if is_selected.all() else [ended.select(~is_selected)]
+        indices = np.flatnonzero(is_selected)
+        if not len(indices):
+            return []
+        return [self._chunk(ended.select(indices[np.argsort(ended.number[indices])]))]
 
     def _chunk(self, ended: Episodes) -> Chunk:
         """Return episodes, in the order of their numbers, as a chunk."""
         if self._pieces.keys().isdisjoint(ended.number.tolist()):
             steps = self._gathered(ended)
         else:
-            each = self._gathered_each(ended)
-            steps = Columns.joined(
-                [part for number, rest in each for part in (*self._pieces.pop(number, ()), rest)]
-            )
+            parts: list[Columns] = []
+            for number, last_steps in self._gathered_by_episode(ended):
+                parts += [*self._pieces.pop(number, ()), last_steps]
+            steps = Columns.joined(parts)
         *leaves, rewards = steps.leaves
         return Chunk(
             numbers=ended.number,
@@ -263,7 +270,7 @@ class RolloutBuffer:
             terminated=ended.terminated,
             truncated=ended.truncated,
             workers=np.full(len(ended.number), self._worker_number, np.int32),
-            wall_times=ended.ended - ended.began,
+            wall_times=ended.ended_at - ended.started_at,
             observations=tuple(leaves[: self._n_observations]),
             actions=tuple(leaves[self._n_observations :]),
             rewards=rewards,
@@ -275,6 +282,5 @@ class RolloutBuffer:
 
 
 def _infos(steps: Columns, group: InfoGroup) -> InfoTable:
-    return info_table(
-        len(steps.leaves[-1]), {key: ring for (whose, key), ring in steps.infos.items() if whose == group}
-    )
+    rings = {key: ring for (ring_group, key), ring in steps.infos.items() if ring_group == group}
+    return info_table(len(steps.leaves[-1]), rings)

@@ -69,7 +69,7 @@ class NativeEngine:
         self._running = Episodes.none(self._n_rows)
         # Rows that an environment of mode NEXT_STEP resets in the next step.
         self._resetting = np.empty(0, np.int64)
-        self._is_begun = False
+        self._is_started = False
         self._where = RESET
         self._leaves: list[Array] = []
         self._acting = f"policy.{setting.policy.methods[1]}"
@@ -83,7 +83,7 @@ class NativeEngine:
 
     def use_policy(self, policy: AdaptedPolicy) -> None:
         self._policy.use(policy)
-        self._is_begun = False
+        self._is_started = False
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -92,15 +92,15 @@ class NativeEngine:
         is_free = self._running.number == NO_NUMBER
         # Rows that reset themselves begin as they do so. Where none runs or is about to, all are reset at
         # once.
-        if not self._is_begun or (self._rows.resets_itself and is_free.all() and not len(self._resetting)):
-            self._begin_rows(np.arange(self._n_rows), anew=True)
+        if not self._is_started or (self._rows.resets_itself and is_free.all() and not len(self._resetting)):
+            self._begin_rows(np.arange(self._n_rows), are_all=True)
         elif not self._rows.resets_itself:
-            free = [row for row in np.flatnonzero(is_free).tolist() if self._queue.has(row)]
-            if free:
-                self._begin_rows(np.array(free))
+            rows = [row for row in np.flatnonzero(is_free).tolist() if self._queue.has(row)]
+            if rows:
+                self._begin_rows(np.array(rows))
 
-    def _begin_rows(self, rows: Array, infos: Any = None, *, anew: bool = False) -> None:
-        """Begin the next number of each row (k,) that has one, with the next step; `anew` for all rows.
+    def _begin_rows(self, rows: Array, infos: Any = None, *, are_all: bool = False) -> None:
+        """Begin the next number of each row (k,) that has one, with the next step; `are_all`: of all rows.
 
         `infos` are those of the step in which the environment reset these rows; None where it is to be reset
         here.
@@ -110,22 +110,25 @@ class NativeEngine:
         running.number[rows] = numbers
         running.seed[rows] = -1
         running.start[rows] = running.unsaved[rows] = self._buffer.step
-        running.began[rows] = _clock()
+        running.started_at[rows] = _clock()
         self._crash_box.note(running.number)
         runs = numbers != NO_NUMBER
-        begun = rows[runs]
-        if len(begun):
+        started_rows = rows[runs]
+        if len(started_rows):
             self._where = "policy.seed"
-            self._policy.seed(rows if anew else begun, numbers if anew else numbers[runs], anew=anew)
+            if are_all:
+                self._policy.seed_all(numbers)
+            elif not self._rows.resets_itself:  # Else the draws go on from one episode to the next.
+                self._policy.seed(started_rows, numbers[runs])
         self._where = RESET
         if infos is None:
             infos = self._reset(rows)
         running.info[rows] = infos_of_rows(infos, rows.tolist(), self._n_rows)
-        if len(begun):
+        if len(started_rows):
             self._where = "policy.reset"
-            self._policy.reset(begun if self._is_begun else rows)
-        if not self._is_begun:
-            self._is_begun = True
+            self._policy.reset(started_rows if self._is_started else rows)
+        if not self._is_started:
+            self._is_started = True
             self._policy.watch()
 
     def _reset(self, rows: Array) -> Any:
@@ -133,10 +136,10 @@ class NativeEngine:
         numbers = self._running.number
         # Copies: the environment may write over its arrays, as gymnasium's with copy=False do.
         before = self._leaves if self._rows.keeps_mask else list(map(np.copy, self._leaves))
-        result, self._running.seed[rows] = self._rows.reset(rows, numbers, is_first=not self._is_begun)
+        result, self._running.seed[rows] = self._rows.reset(rows, numbers, is_first=not self._is_started)
         self._where = RESET_RESULT
         observations, infos = result
-        self._see(observations)
+        self._keep_observations(observations)
         self._rows.check_left_alone(rows, before, self._leaves)
         self._resetting = np.empty(0, np.int64)
         return infos
@@ -172,11 +175,11 @@ class NativeEngine:
         self._where = STEP_RESULT
         observations, rewards, terminated, truncated, infos = result
         buffer.put_rewards(reward_batch(rewards, n_rows))
-        self._see(observations)
+        self._keep_observations(observations)
         terminated = flag_batch("terminated", terminated, n_rows)
         self._finish_step(terminated, flag_batch("truncated", truncated, n_rows), infos)
 
-    def _see(self, observations: Any) -> None:
+    def _keep_observations(self, observations: Any) -> None:
         """Keep the leaves of the observations for the next step."""
         self._leaves = self._checked_leaves("observations", observations)
 
@@ -202,42 +205,43 @@ class NativeEngine:
         buffer = self._buffer
         mode = self._rows.mode
         leaves = self._leaves
-        over = terminated | truncated
+        is_over = terminated | truncated
         numbers = self._running.number
-        if mode is AutoresetMode.SAME_STEP and over.any():
+        if mode is AutoresetMode.SAME_STEP and is_over.any():
             final, last_infos, infos = self._rows.final_infos(infos)
-            buffer.put_infos("env", infos, ~over)
-            for each in last_infos:
-                buffer.put_infos("env", {} if each is None else each, over)
-            leaves = self._final_leaves(final, over)
+            buffer.put_infos("env", infos, ~is_over)
+            for last_info in last_infos:
+                buffer.put_infos("env", last_info, is_over)
+            leaves = self._final_leaves(final, is_over)
         else:
             buffer.put_infos("env", infos)
         if buffer.end_step():
             self._make_room()
         if mode is AutoresetMode.NEXT_STEP:
-            over[self._resetting] = False  # The flags of a step that resets a row mean nothing.
+            is_over[self._resetting] = False  # The flags of a step that resets a row mean nothing.
         elif mode is AutoresetMode.DISABLED and not math.isinf(self._limit):
-            truncated = truncated | (
-                (buffer.step - self._running.start >= self._limit) & (numbers != NO_NUMBER)
-            )
-            over |= truncated
-        ended = begun = np.flatnonzero(over)
-        if (runs := ended[numbers[ended] != NO_NUMBER]).size:
-            self._end(runs, terminated, truncated, leaves)
+            is_at_limit = buffer.step - self._running.start >= self._limit
+            truncated = truncated | (is_at_limit & (numbers != NO_NUMBER))
+            is_over |= truncated
+        ended_rows = np.flatnonzero(is_over)
+        episode_rows = ended_rows[numbers[ended_rows] != NO_NUMBER]
+        if len(episode_rows):
+            self._end(episode_rows, terminated, truncated, leaves)
+        reset_rows = ended_rows
         if mode is AutoresetMode.NEXT_STEP:
-            begun = self._resetting
-            self._resetting = ended
-        if len(begun):
-            self._begin_rows(begun, None if mode is AutoresetMode.DISABLED else infos)
-        elif len(ended):
+            reset_rows = self._resetting
+            self._resetting = ended_rows
+        if len(reset_rows):
+            self._begin_rows(reset_rows, None if mode is AutoresetMode.DISABLED else infos)
+        elif len(ended_rows):
             self._crash_box.note(numbers)
 
-    def _final_leaves(self, final: Any, over: Array) -> list[Array]:
-        """Return the last observations, one array (n, *shape) a leaf, that mean something where `over`."""
+    def _final_leaves(self, final: Any, is_over: Array) -> list[Array]:
+        """Return the last observations, one array (n, *shape) a leaf, that mean something where `is_over`."""
         name = "final observations"
         if isinstance(final, np.ndarray) and final.dtype == object:
-            samples = final[over].tolist()
-            rows = np.cumsum(over) - 1
+            samples = final[is_over].tolist()
+            rows = np.cumsum(is_over) - 1
             return [leaf[rows] for leaf in self._checked_leaves(name, samples, len(samples))]
         return self._checked_leaves(name, final)
 
@@ -245,7 +249,7 @@ class NativeEngine:
         """End the episodes in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
         running = self._running
         running.stop[rows] = self._buffer.step
-        running.ended[rows] = _clock()
+        running.ended_at[rows] = _clock()
         running.terminated = terminated
         running.truncated = truncated
         self._buffer.end(replace(running.select(rows), last=tuple([leaf[rows] for leaf in leaves])))
@@ -275,7 +279,7 @@ class NativeEngine:
             n_steps = self._buffer.step - int(self._running.start[error.row])
             place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
         self.forget(NO_NUMBER)
-        self._is_begun = False
+        self._is_started = False
         blame(self._where, error, place, numbers)
 
     # -- what a worker asks ----------------------------------------------------------------------------------

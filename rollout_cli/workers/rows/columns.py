@@ -20,6 +20,7 @@ from rollout_cli.workers.checks import (
     BadValueError,
     as_array,
     bad_action,
+    cast_numbers,
     checked_text,
     clipped,
     inside_check,
@@ -139,14 +140,18 @@ class Column:
         kind: Any = np.dtype(leaf.space.dtype).type
         low, high = leaf.bounds or (0, -1)
         # A number is looked up several times as fast as made.
-        table = {number: kind(number) for number in range(low, high + 1)} if high - low < _FEW_NUMBERS else {}
-        least, greatest = (np.iinfo(kind).min, np.iinfo(kind).max) if rule == "warn" else (low, high)
+        actions: dict[int, Any] = {}
+        if high - low < _FEW_NUMBERS:
+            actions = {number: kind(number) for number in range(low, high + 1)}
+        if rule == "warn":
+            low = np.iinfo(kind).min
+            high = np.iinfo(kind).max
 
         def record(value: Any) -> Any:
             number = value if type(value) is int else integer(value)
-            action = table.get(number)
+            action = actions.get(number)
             if action is None:
-                if not least <= number <= greatest:
+                if not low <= number <= high:
                     raise bad_action(leaf, number, rule)
                 action = kind(number)
             append(number)
@@ -163,29 +168,21 @@ class Column:
         if numbers.shape != self.leaf.shape or not np.can_cast(numbers.dtype, self._dtype, "same_kind"):
             raise self._refusal(value)
         # The numbers of a list have no dtype of anyone's choice.
-        loses = self._dtype.kind == "f" and not np.can_cast(numbers.dtype, self._dtype)
-        if loses and hasattr(value, "dtype"):
+        loses_digits = self._dtype.kind == "f" and not np.can_cast(numbers.dtype, self._dtype)
+        if loses_digits and hasattr(value, "dtype"):
             self.cast = (
                 f"{self._name} is {numbers.dtype}, and is cast to {self._dtype}, the dtype of its space"
             )
-        with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
-            # A copy: arrays of JAX are read-only, and the policy may write to its own.
-            converted = np.array(numbers, self._dtype)
-        if self._dtype.kind in "iu" and not np.array_equal(converted, numbers):
-            raise BadValueError(
-                f"{self._name} has numbers for which {self._dtype} has no room, of {self.leaf.space}",
-                code="number-range",
-            )
-        return converted
+        # A copy: arrays of JAX are read-only, and the policy may write to its own.
+        return cast_numbers(self._name, "has", self.leaf, numbers, self._dtype)
 
     def _recording_sequences(self) -> Record:
         element = Column(self.leaf.element, self._name)
         space: Any = self.leaf.space
 
         def record(value: Any) -> Any:
-            elements = np.array([*map(element._converted, value)], element._dtype).reshape(
-                -1, *element.leaf.shape
-            )
+            elements = np.array([*map(element._converted, value)], element._dtype)
+            elements = elements.reshape(-1, *element.leaf.shape)
             elements.setflags(write=False)  # A batched policy is passed the recorded arrays.
             self.samples.append(elements)
             copied = elements.copy()
@@ -201,8 +198,9 @@ class Column:
             raise self._refusal(value) from error
 
     def _refusal(self, value: Any) -> BadValueError:
-        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
         leaf = self.leaf
+        value_text = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
         return BadValueError(
-            f"{self._name} is {got}, expected {leaf.dtype}{leaf.shape} of {leaf.space}", code="value-shape"
+            f"{self._name} is {value_text}, expected {leaf.dtype}{leaf.shape} of {leaf.space}",
+            code="value-shape",
         )

@@ -98,11 +98,11 @@ class TrialRows(RowsInTurn):
     def _begin(self, row: Row, number: int, seeded_as: int) -> None:
         with reporting(UserCodeError, f"{type(self._worker).__name__}.predecessors raised"):
             # An array of numpy with one number in it may be false, and its numbers overflow as seeds.
-            before = [int(earlier) for earlier in self._worker.predecessors(number)]
-        if before and before[-1] != self._last_run:
+            predecessors = [int(earlier) for earlier in self._worker.predecessors(number)]
+        if predecessors and predecessors[-1] != self._last_run:
             self._is_recorded = False
             try:
-                for earlier in before:
+                for earlier in predecessors:
                     # Where one fails, that is a failure of `number`.
                     super()._begin(row, number, earlier)
                     while not self.step():
@@ -120,6 +120,6 @@ class TrialRows(RowsInTurn):
             self._rest(row)
 
     def forget(self, above: int) -> None:
-        if above == NO_NUMBER or any(number > above for number in self.running_numbers):
+        if above == NO_NUMBER or max(self.running_numbers, default=NO_NUMBER) > above:
             self._last_run = NO_NUMBER
         super().forget(above)
