@@ -85,9 +85,11 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
 
 
 def _update(worker: Worker, agent: Any, env: Any) -> None:
-    # The bytes are the sampler's own.
-    agent = pickle.loads(agent) if isinstance(agent, bytes) else agent  # noqa: S301
+    if isinstance(agent, bytes):
+        agent = pickle.loads(agent)  # noqa: S301  The bytes are the sampler's own.
     if not isinstance(agent, dict | tuple | np.ndarray | None):
         worker.forget_agent()  # The one before need not fit the new environment.
-    worker.update_env(env if env is None or isinstance(env, EnvUpdate) else as_env_source(env))
+    if not isinstance(env, EnvUpdate | None):
+        env = as_env_source(env)
+    worker.update_env(env)
     worker.update_agent(agent)

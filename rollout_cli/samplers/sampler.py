@@ -43,34 +43,8 @@ _clock = time.monotonic
 Fact = TypeVar("Fact")
 
 
-class Sampler:
-    """Samples episodes with several workers.
-
-    A subclass gives a pool by `_make_pool`. A sampler of another kind overrides the documents' methods
-    instead: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`, `shutdown_worker`.
-
-    Args:
-        agents: A policy for all workers, or a list of one a worker: a SPEC, or what `adapt_policy` takes.
-        envs: An environment (or EnvSource) for all workers, or a list of one a worker; each gets its copy.
-        worker_factory: Builds the workers.
-        supervision: What to do about workers that die and episodes that fail.
-        warn: Called with one line for each fault that does not end a call; None writes them to the log.
-        options: In place of a factory its arguments, as `WorkerFactory` takes them: `max_episode_length`,
-            `seed`, `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
-
-    A WorkerFactory as the first argument selects garage's order (worker_factory, agents, envs).
-
-    Attributes:
-        seed: The root seed.
-        n_workers: How many workers there may be.
-        n_started: How many of them were started: the lowest ones.
-        built_at: When the first of them had built its environment and policy, in seconds since the epoch.
-        next_number: The number of the next call's first episode; it never goes back.
-        total_env_steps: Steps of all episodes handed on so far.
-        skipped: By number, why an episode of the last call was left out.
-        dropped_episodes: Episodes of the last call that ended behind one that had not when it was stopped.
-        is_done: Whether all episodes of the last call's plan had ended when it did.
-    """
+class PlanSampler:
+    """Runs plans over a pool of workers, and streams their episodes; `Sampler` documents its arguments."""
 
     _lease_size: LeaseSize = LeaseSize()
     _buffer_bytes: int = MOST_BYTES  # Of episodes that wait for one before them.
@@ -190,11 +164,10 @@ class Sampler:
                 self.total_env_steps += chunk.n_steps
                 yield chunk
                 if call.generation != self._generation:
-                    hint = "finish or close it first"
                     raise UsageError(
                         "this stream was overtaken by a later call of its sampler",
                         code="stream-overtaken",
-                        hint=hint,
+                        hint="finish or close it first",
                     )
             if self._failure is not None:
                 raise as_raised(self._failure)
@@ -203,42 +176,6 @@ class Sampler:
             if call.is_over or self._stops.is_over:
                 return
             self._take(call)
-
-    def obtain_samples(
-        self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
-    ) -> EpisodeBatch:
-        """Return the shortest run of episodes from `next_number` on with at least `num_samples` (>= 1) steps.
-
-        `itr`, the caller's iteration, changes nothing; updates are as in `stream`. With `progress`, stderr
-        shows a bar.
-        """
-        del itr
-        plan = MinTimesteps(num_samples, self.next_number)
-        return self._batch(plan, agent_update, env_update, progress=progress, total_steps=num_samples)
-
-    def obtain_exact_episodes(
-        self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
-    ) -> EpisodeBatch:
-        """Return `n_eps_per_worker` (1 or more) episodes a worker, in order; else as `obtain_samples`."""
-        plan = EpisodesPerWorker(n_eps_per_worker, self.next_number)
-        total = n_eps_per_worker * self.n_workers
-        return self._batch(plan, agent_update, env_update, progress=progress, total_episodes=total)
-
-    def obtain_exact_trajectories(
-        self, n_traj_per_worker: int, agent_update: Any, env_update: Any = None
-    ) -> EpisodeBatch:
-        """Return what `obtain_exact_episodes` does, whose older name this is."""
-        return self.obtain_exact_episodes(n_traj_per_worker, agent_update, env_update)
-
-    def _batch(
-        self, plan: Plan, agent_update: Any, env_update: Any, *, progress: bool, **totals: int
-    ) -> EpisodeBatch:
-        chunks: Iterator[Chunk] = self.stream(plan, agent_update=agent_update, env_update=env_update)
-        if progress:
-            chunks = shown(chunks, label=self._updates.labels[0], **totals)
-        if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):  # Partitions interleave.
-            return EpisodeBatch.from_chunks(self.env_spec, ordered)
-        raise InterruptedRunError("the call was stopped before an episode had ended", code="no-episode-ended")
 
     def segment_runner(self) -> SegmentRunner:
         """Return what calls the function that writes a segment, near what `stream_refs` refers to."""
@@ -259,9 +196,10 @@ class Sampler:
 
     def _make_pool(self) -> Pool:
         """Return a pool of `n_workers` workers, none of them started."""
-        hint = "use LocalSampler, MultiprocessingSampler or RaySampler, or override the documents' methods"
         raise UsageError(
-            f"{type(self).__name__} has no workers of its own", code="sampler-abstract", hint=hint
+            f"{type(self).__name__} has no workers of its own",
+            code="sampler-abstract",
+            hint="use LocalSampler, MultiprocessingSampler or RaySampler, or override the documents' methods",
         )
 
     def start_worker(self, plan: Plan | None = None) -> None:
@@ -388,6 +326,72 @@ class Sampler:
                 self._updates.has_failed = isinstance(error, UserCodeError) and not error.episodes
                 self.shutdown_worker()
             raise
+
+
+class Sampler(PlanSampler):
+    """Samples episodes with several workers.
+
+    A subclass gives a pool by `_make_pool`. A sampler of another kind overrides the documents' methods
+    instead: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`, `shutdown_worker`.
+
+    Args:
+        agents: A policy for all workers, or a list of one a worker: a SPEC, or what `adapt_policy` takes.
+        envs: An environment (or EnvSource) for all workers, or a list of one a worker; each gets its copy.
+        worker_factory: Builds the workers.
+        supervision: What to do about workers that die and episodes that fail.
+        warn: Called with one line for each fault that does not end a call; None writes them to the log.
+        options: In place of a factory its arguments, as `WorkerFactory` takes them: `max_episode_length`,
+            `seed`, `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
+
+    A WorkerFactory as the first argument selects garage's order (worker_factory, agents, envs).
+
+    Attributes:
+        seed: The root seed.
+        n_workers: How many workers there may be.
+        n_started: How many of them were started: the lowest ones.
+        built_at: When the first of them had built its environment and policy, in seconds since the epoch.
+        next_number: The number of the next call's first episode; it never goes back.
+        total_env_steps: Steps of all episodes handed on so far.
+        skipped: By number, why an episode of the last call was left out.
+        dropped_episodes: Episodes of the last call that ended behind one that had not when it was stopped.
+        is_done: Whether all episodes of the last call's plan had ended when it did.
+    """
+
+    def obtain_samples(
+        self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
+    ) -> EpisodeBatch:
+        """Return the shortest run of episodes from `next_number` on with at least `num_samples` (>= 1) steps.
+
+        `itr`, the caller's iteration, changes nothing; updates are as in `stream`. With `progress`, stderr
+        shows a bar.
+        """
+        del itr
+        plan = MinTimesteps(num_samples, self.next_number)
+        return self._batch(plan, agent_update, env_update, progress=progress, total_steps=num_samples)
+
+    def obtain_exact_episodes(
+        self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
+    ) -> EpisodeBatch:
+        """Return `n_eps_per_worker` (1 or more) episodes a worker, in order; else as `obtain_samples`."""
+        plan = EpisodesPerWorker(n_eps_per_worker, self.next_number)
+        total = n_eps_per_worker * self.n_workers
+        return self._batch(plan, agent_update, env_update, progress=progress, total_episodes=total)
+
+    def obtain_exact_trajectories(
+        self, n_traj_per_worker: int, agent_update: Any, env_update: Any = None
+    ) -> EpisodeBatch:
+        """Return what `obtain_exact_episodes` does, whose older name this is."""
+        return self.obtain_exact_episodes(n_traj_per_worker, agent_update, env_update)
+
+    def _batch(
+        self, plan: Plan, agent_update: Any, env_update: Any, *, progress: bool, **totals: int
+    ) -> EpisodeBatch:
+        chunks: Iterator[Chunk] = self.stream(plan, agent_update=agent_update, env_update=env_update)
+        if progress:
+            chunks = shown(chunks, label=self._updates.labels[0], **totals)
+        if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):  # Partitions interleave.
+            return EpisodeBatch.from_chunks(self.env_spec, ordered)
+        raise InterruptedRunError("the call was stopped before an episode had ended", code="no-episode-ended")
 
 
 def _built(fact: Fact | None) -> Fact:

@@ -115,20 +115,24 @@ class Supervisor:
         elif running:
             what += f" while it ran {_in_words(running)}"
         if death.late:
-            late = _within(in_flight, death.late) or death.late
+            overdue = _within(in_flight, death.late) or death.late
             limit = f"{self._rules.episode_timeout:g} s in worker {death.worker}"
             hint = (
                 "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
             )
             error = EnvError(
-                f"{self._episode(late[0])} took longer than {limit}", code="episode-timeout", hint=hint
+                f"{self._episode(overdue[0])} took longer than {limit}",
+                code="episode-timeout",
+                hint=hint,
             )
             # One that is starting was in an episode of an older call, of another policy or environment.
-            return Decision() if starting else self.failed(error, late, in_flight)
+            return Decision() if starting else self.failed(error, overdue, in_flight)
         if starting:
             self.false_starts[death.worker] += 1
             return self._restart(what, death)
-        suspects = running if death.numbers is not None else tuple(sorted(chain.from_iterable(in_flight)))
+        suspects = running
+        if death.numbers is None:
+            suspects = tuple(sorted(chain.from_iterable(in_flight)))
         self._kills.update(suspects)
         if len(suspects) != 1 or self._kills[suspects[0]] < MOST_TRIES:
             return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
@@ -147,16 +151,15 @@ class Supervisor:
             hint = death.hint or "its policy or environment crashes while it is built"
             return Decision(WorkerError(what, code="worker-start", hint=hint, details=death.details))
         if self.restarts >= most:
-            after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
+            if most:
+                what += f" after {most} {'restart' if most == 1 else 'restarts'}"
             hint = f"{death.hint or _CRASH_HINT}; {{max_worker_restarts=…}} allows more restarts"
-            return Decision(
-                WorkerError(f"{what}{after}", code="worker-died", hint=hint, details=death.details)
-            )
+            return Decision(WorkerError(what, code="worker-died", hint=hint, details=death.details))
         self.restarts += 1
-        likely = f" ({death.hint})" if death.hint else ""
-        return Decision(
-            isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})"
-        )
+        if death.hint:
+            what += f" ({death.hint})"
+        notice = f"{what}; it is started again ({self.restarts} of {most})"
+        return Decision(isolated=isolated, notice=notice)
 
     # -- failures ----------------------------------------------------------------------------------
 
@@ -188,8 +191,14 @@ class Supervisor:
         self.n_skipped += 1
         if self.n_skipped >= MOST_SKIPPED:
             message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {error.message}"
-            hint = "hardly any episode can be run like this"
-            return Decision(type(error)(message, code="too-many-skipped", hint=hint, details=error.details))
+            return Decision(
+                type(error)(
+                    message,
+                    code="too-many-skipped",
+                    hint="hardly any episode can be run like this",
+                    details=error.details,
+                )
+            )
         return Decision(
             skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped"
         )
@@ -200,7 +209,7 @@ class Supervisor:
 
 def _within(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
     """Return the numbers that lie in one of the ranges, rising."""
-    return tuple(number for number in sorted(set(numbers)) if any(number in run for run in runs))
+    return tuple(sorted({number for number in numbers for run in runs if number in run}))
 
 
 def _in_words(numbers: Sequence[int]) -> str:
@@ -247,15 +256,15 @@ class Watch:
         limit = self.rules.step_timeout
         if limit is not None and self._stuck > limit + self.beat_seconds:
             return f"was killed, since a step took longer than {limit:g} s,", ()
-        ran_before = set(before.numbers or ())
-        self._running = {
-            n: self._running.get(n, 0.0) + elapsed if n in ran_before else 0.0 for n in notes.numbers
-        }
+        running = dict.fromkeys(notes.numbers, 0.0)
+        for number in running.keys() & (before.numbers or ()):
+            running[number] = self._running.get(number, 0.0) + elapsed
+        self._running = running
         limit = self.rules.episode_timeout
-        late = tuple(
-            number for number, seconds in self._running.items() if limit is not None and seconds > limit
-        )
-        if not late:
+        if limit is None:
             return None
-        which = f"episode {late[0]}" if len(late) == 1 else f"each of {len(late)} episodes"
-        return f"was killed, since {which} took longer than {limit:g} s,", late
+        overdue = tuple(number for number, seconds in running.items() if seconds > limit)
+        if not overdue:
+            return None
+        episodes = f"episode {overdue[0]}" if len(overdue) == 1 else f"each of {len(overdue)} episodes"
+        return f"was killed, since {episodes} took longer than {limit:g} s,", overdue

@@ -58,16 +58,16 @@ class UpdateLog:
         for worker, update in enumerate(updates):
             if update.agent is not None:
                 # Parameters replace earlier parameters; a whole policy replaces everything.
-                before = [] if update.is_policy else self._agents[worker][:1]
-                self._agents[worker] = [*before, update.agent]
+                policy = [] if update.is_policy else self._agents[worker][:1]
+                self._agents[worker] = [*policy, update.agent]
             elif update.env is not None and len(self._agents[worker]) > 1:
                 # A policy that is built anew for other spaces needs its parameters once more.
                 updates[worker] = replace(update, agent=self._agents[worker][1])
             if update.env is not None:
-                builds_on = any(
-                    isinstance(row, EnvUpdate) and not row.replaces_env for row in _rows(envs[worker])
-                )
-                self._envs[worker] = [*self._base[worker], update.env] if builds_on else [update.env]
+                rows = _rows(envs[worker])
+                self._envs[worker] = [update.env]
+                if any(isinstance(row, EnvUpdate) and not row.replaces_env for row in rows):
+                    self._envs[worker] = [*self._base[worker], update.env]
         return updates
 
     def history(self, worker: int) -> tuple[Update, ...]:

@@ -87,7 +87,7 @@ class WorkerLoop:
         self._failed = False
         self._flush_at = 0.0
         self._due_rows = FLUSH_ROWS
-        self._left = (0, 0)  # Rows and bytes that the last look left behind: a lower number still runs.
+        self._kept_back = (0, 0)  # Rows and bytes that the last look left behind: a lower number still runs.
         self._messages: list[ToSampler] = []
 
     @property
@@ -119,8 +119,9 @@ class WorkerLoop:
         self._box.end_turn()
         messages = self._messages
         self._messages = []
-        # One that failed does not take those after it along, such as an Exit.
-        return [*messages, *self.turn(untaken)] if untaken else messages
+        if untaken:  # One that failed does not take those after it along, such as an Exit.
+            messages += self.turn(untaken)
+        return messages
 
     def rescue(self) -> list[ToSampler]:
         """Return what a turn finished before it raised, which is reported; errors here are only logged."""
@@ -205,7 +206,7 @@ class WorkerLoop:
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
             self._box.begin_turn()
-            worker.advance(_clock() + self._turn_seconds, max(self._left[0] + 1, self._due_rows))
+            worker.advance(_clock() + self._turn_seconds, max(self._kept_back[0] + 1, self._due_rows))
         if self._is_due(worker):
             self._send_finished(worker, everything=not worker.has_work)
 
@@ -217,9 +218,9 @@ class WorkerLoop:
             self._flush_at = now + self._flush_seconds
         return (
             not worker.has_work
-            or rows - self._left[0] >= FLUSH_ROWS
-            or (rows > self._left[0] and rows >= self._due_rows)
-            or worker.finished_bytes - self._left[1] >= FLUSH_BYTES
+            or rows - self._kept_back[0] >= FLUSH_ROWS
+            or (rows > self._kept_back[0] and rows >= self._due_rows)
+            or worker.finished_bytes - self._kept_back[1] >= FLUSH_BYTES
             or (rows > 0 and now >= self._flush_at)
         )
 
@@ -229,7 +230,7 @@ class WorkerLoop:
         for sound, _ in pairs:
             if sound is not None:
                 self._send(worker, sound)
-        self._left = (worker.finished_rows, worker.finished_bytes)
+        self._kept_back = (worker.finished_rows, worker.finished_bytes)
         self._flush_at = _clock() + self._flush_seconds
         for _, error in pairs:
             if error is not None:
@@ -245,13 +246,18 @@ class WorkerLoop:
             kept, rejected, unmet = self._judge.judge(chunk)
             self._messages.append(Judged(self._number, self._generation, rejected, unmet))
         if kept is not None:
-            kept = without_infos(kept, self._factory.drop_infos) if self._factory.drop_infos else kept
+            if self._factory.drop_infos:
+                kept = without_infos(kept, self._factory.drop_infos)
             self._messages += [Batch(self._number, self._generation, piece) for piece in for_transport(kept)]
 
     def _report(self, worker: Worker) -> WorkerReport:
         report = worker.report()
-        files = self._watch.files() if self._watch is not None else ()
-        return replace(report, files=tuple(map(hashed, files)) if self._hashes_files else files)
+        if self._watch is None:
+            return report
+        files = self._watch.files()
+        if self._hashes_files:
+            files = tuple(map(hashed, files))
+        return replace(report, files=files)
 
     def _end_watch(self) -> None:
         if self._watch is not None:
@@ -270,9 +276,13 @@ def take_turn(loop: WorkerLoop, worker: int, commands: Sequence[ToWorker]) -> li
     except BaseException as error:
         if is_interrupt(error):
             raise
-        reason = f"was ended by {first_line(error)}"
-        hint = "let the user code raise an Exception"
-        death = Died(worker, reason, loop.running_numbers, traceback_text(error), hint)
+        death = Died(
+            worker,
+            f"was ended by {first_line(error)}",
+            loop.running_numbers,
+            traceback_text(error),
+            hint="let the user code raise an Exception",
+        )
         rescued = loop.rescue()
         loop.close()
         return [*rescued, death]

@@ -92,13 +92,18 @@ def _torch_generators() -> list[Any]:
     default = getattr(torch, "default_generator", None)  # A module of the user's may be named torch as well.
     if default is None:
         return []
-    return [default, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
+    if not torch.cuda.is_initialized():
+        return [default]
+    return [default, *torch.cuda.default_generators]
 
 
 def torch_has_drawn() -> bool:
     """Return whether torch is loaded and its generator of the CPU has drawn since it was seeded."""
-    pairs = ((used, type(used)().manual_seed(used.initial_seed())) for used in _torch_generators()[:1])
-    return any(used.get_state().tolist() != fresh.get_state().tolist() for used, fresh in pairs)
+    generators = _torch_generators()
+    if not generators:
+        return False
+    unused = type(generators[0])().manual_seed(generators[0].initial_seed())
+    return bool(generators[0].get_state().tolist() != unused.get_state().tolist())
 
 
 def _global_states() -> tuple[Any, Any, list[Any]]:
@@ -114,7 +119,10 @@ def _put_back(states: tuple[Any, Any, list[Any]]) -> None:
     random.setstate(states[0])
     np.random.set_state(states[1])
     for generator, state in zip_longest(_torch_generators(), states[2]):
-        generator.seed() if state is None else generator.set_state(state)
+        if state is None:
+            generator.seed()
+        else:
+            generator.set_state(state)
 
 
 class BorrowedGenerators:
@@ -125,12 +133,12 @@ class BorrowedGenerators:
     """
 
     def __init__(self) -> None:
-        self._own = self._callers = _global_states()
+        self._own_states = self._callers_states = _global_states()
 
     def __enter__(self) -> None:
-        self._callers = _global_states()
-        _put_back(self._own)
+        self._callers_states = _global_states()
+        _put_back(self._own_states)
 
     def __exit__(self, *_: object) -> None:
-        self._own = _global_states()
-        _put_back(self._callers)
+        self._own_states = _global_states()
+        _put_back(self._callers_states)

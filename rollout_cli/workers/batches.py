@@ -41,17 +41,15 @@ def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
     else:
         array = _as_array(values)
     shape = (n_rows, *leaf.shape)
-    subject = f"the {name}"
-    if leaf.path:
-        subject += f" at {leaf.name!r}"
+    where = f" at {leaf.name!r}" if leaf.path else ""
     if array.shape != shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         raise BadValueError(
-            f"{subject} are {array.dtype}{array.shape}, expected {leaf.dtype}{shape} of {leaf.space}",
+            f"the {name}{where} are {array.dtype}{array.shape}, expected {leaf.dtype}{shape} of {leaf.space}",
             code="batch-shape",
         )
     if array.dtype == leaf.dtype:
         return array
-    return cast_numbers(subject, "have", leaf, array, leaf.dtype)
+    return cast_numbers(f"the {name}{where}", "have", leaf, array, leaf.dtype)
 
 
 def reward_batch(rewards: Any, n_rows: int) -> Array:

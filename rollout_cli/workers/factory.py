@@ -155,12 +155,12 @@ class WorkerFactory:
                 f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}",
                 code="factory-argument",
             )
-        common = {
+        arguments: dict[str, Any] = {
             "seed": self.seed,
             "max_episode_length": self.max_episode_length,
             "worker_number": worker_number,
+            **self.worker_args,
         }
-        arguments: dict[str, Any] = common | self.worker_args
         hint = f"it is called with {', '.join(arguments)}; the traceback below shows where"
         with reporting(
             UserCodeError, f"the worker class {self.worker_class.__name__} cannot be built", hint=hint

@@ -51,16 +51,20 @@ class Actor:
 
         `updates` are those of a `Start` among the commands: an object of the store, which many actors share.
         """
-        commands = [replace(each, updates=updates) if isinstance(each, Start) else each for each in commands]
+        commands = [*commands]
+        for index, command in enumerate(commands):
+            if isinstance(command, Start):
+                commands[index] = replace(command, updates=updates)
         events = take_turn(self._loop, self._worker, commands)
         if self._loop.ended:
             self._loop.close()
-        chunks = [event.chunk.load() for event in events if isinstance(event, Batch)]
-        light = [
-            replace(event, chunk=_reference(event.chunk)) if isinstance(event, Batch) else event
-            for event in events
-        ]
-        return _packed(Reply(light, self._loop.idle, self._loop.running_numbers)), chunks
+        chunks = []
+        for index, event in enumerate(events):
+            if isinstance(event, Batch):
+                chunks.append(event.chunk.load())
+                events[index] = replace(event, chunk=_reference(event.chunk))
+        reply = Reply(events, self._loop.idle, self._loop.running_numbers)
+        return _packed(reply), chunks
 
 
 def _new_loop(setup: WorkerSetup, turn_seconds: float) -> WorkerLoop:

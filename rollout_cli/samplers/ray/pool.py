@@ -100,8 +100,7 @@ class RayPool:
         self._log = log
         self._rules = rules
         self._turn_seconds = turn_seconds(factory.n_workers)
-        variables = worker_variables(self._ray)
-        self._actor_class = self._ray.remote(runtime_env=variables, **resources)(Actor)
+        self._actor_class = self._ray.remote(runtime_env=worker_variables(self._ray), **resources)(Actor)
         self._handles: dict[int, _Handle] = {}
         self._put_before: dict[tuple[Update, ...], Any] = {}  # References to updates of this generation.
         self._generation = 0
@@ -145,8 +144,8 @@ class RayPool:
 
     def close(self) -> None:
         if self._handles and _session(self._ray) == self._session:
-            last = [self._turn(handle, [Exit()])[0] for handle in self._handles.values()]
-            self._ray.wait(last, num_returns=len(last), timeout=EXIT_SECONDS, fetch_local=False)
+            replies = [self._turn(handle, [Exit()])[0] for handle in self._handles.values()]
+            self._ray.wait(replies, num_returns=len(replies), timeout=EXIT_SECONDS, fetch_local=False)
             for handle in self._handles.values():
                 self._ray.kill(handle.actor)
         self._handles.clear()
@@ -173,14 +172,15 @@ class RayPool:
 
     def _take_replies(self) -> list[Event]:
         """Return what the replies say that have come; where there are none, wait for one."""
-        first = {handle.turns[0][0]: handle for handle in self._handles.values() if handle.turns}
-        if not first:
+        handles = {handle.turns[0][0]: handle for handle in self._handles.values() if handle.turns}
+        replies = list(handles)
+        if not replies:
             time.sleep(WAIT_SECONDS)
             return []
-        ready, _ = self._ray.wait(list(first), num_returns=len(first), timeout=0, fetch_local=False)
+        ready, _ = self._ray.wait(replies, num_returns=len(replies), timeout=0, fetch_local=False)
         if not ready:
-            ready, _ = self._ray.wait(list(first), num_returns=1, timeout=WAIT_SECONDS, fetch_local=False)
-        return [event for reference in ready for event in self._events(first[reference])]
+            ready, _ = self._ray.wait(replies, num_returns=1, timeout=WAIT_SECONDS, fetch_local=False)
+        return [event for reply in ready for event in self._events(handles[reply])]
 
     def _events(self, handle: _Handle) -> Iterator[Event]:
         reply_reference, objects = handle.turns.popleft()
@@ -191,8 +191,8 @@ class RayPool:
             return
         handle.n_replies += 1
         # One that is not idle, or that has a command before it, is about to run the first that it was leased.
-        is_idle = reply.idle and not handle.turns
-        handle.numbers = reply.running_numbers or (() if is_idle else handle.numbers)
+        if reply.running_numbers or (reply.idle and not handle.turns):
+            handle.numbers = reply.running_numbers
         place = 0
         for event in reply.events:
             if isinstance(event, Batch):
@@ -225,8 +225,7 @@ class RayPool:
     def _kill_overdue(self) -> None:
         for handle in self._handles.values():
             if not handle.killed:
-                builds = handle.n_replies in {0, handle.n_before}
-                busy = bool(handle.turns) and not builds
+                busy = bool(handle.turns) and handle.n_replies not in {0, handle.n_before}
                 overdue = handle.watch.look(Notes(handle.n_replies, busy, handle.numbers), _clock())
                 if overdue is not None:
                     handle.killed, handle.late = overdue
@@ -237,16 +236,16 @@ class RayPool:
         n_waiting = sum(not handle.n_replies for handle in self._handles.values())
         if n_waiting and _clock() >= self._notice_at:
             self._notice_at = math.inf
-            present = self._ray.cluster_resources()
+            total = self._ray.cluster_resources()
             free = self._ray.available_resources()
-            facts = [
-                f"{free.get(kind, 0):g} of {present[kind]:g} {kind}s"
+            resources = [
+                f"{free.get(kind, 0):g} of {total[kind]:g} {kind}s"
                 for kind in ("CPU", "GPU")
-                if kind in present
+                if kind in total
             ]
             text = (
                 f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s, "
-                f"and are waited for: {' and '.join(facts)} of the Ray cluster are free"
+                f"and are waited for: {' and '.join(resources)} of the Ray cluster are free"
             )
             return [Warn(text)]
         return []
@@ -257,11 +256,8 @@ class RayPool:
         # Of the numbers that it had, nobody knows which ran; and none of them brings a node down.
         is_node = not isinstance(error, self._ray.exceptions.ActorDiedError) or "node has died" in str(error)
         numbers = () if is_node and not handle.killed else None
-        reason = f"was lost ({first_line(error)})"
-        hint = INSTALL_HINT if handle.starting else ""
-        if handle.killed:
-            reason = handle.killed
-            hint = ""
+        reason = handle.killed or f"was lost ({first_line(error)})"
+        hint = INSTALL_HINT if handle.starting and not handle.killed else ""
         return Died(handle.worker, reason, numbers, str(error), hint, handle.late)
 
 
@@ -312,12 +308,13 @@ class RaySampler(Sampler):
         if not ray.is_initialized():
             with _signals_held():
                 self._connect(ray)
-        present = ray.cluster_resources()
-        for kind, each in (("CPU", self._resources["num_cpus"]), ("GPU", self._resources["num_gpus"])):
-            if each * self.n_workers > present.get(kind, 0):
+        total = ray.cluster_resources()
+        for kind, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
+            needed = self._resources[option] * self.n_workers
+            if needed > total.get(kind, 0):
                 raise UsageError(
-                    f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, "
-                    f"and the Ray cluster has {present.get(kind, 0):g}",
+                    f"{self.n_workers} workers need {needed:g} {kind}s, "
+                    f"and the Ray cluster has {total.get(kind, 0):g}",
                     code="ray-resources",
                     hint="ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), "
                     "or add nodes first",
@@ -392,15 +389,16 @@ def _signals_held() -> Iterator[None]:
     own handler of SIGTERM, which `ray.init` puts in place, raises SystemExit.
     """
     pending: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # It alone may have handlers.
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
-    before = {name: signal.signal(name, lambda number, _: pending.append(number)) for name in names}
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # It alone may have handlers.
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handlers[name] = signal.signal(name, lambda number, _: pending.append(number))
     try:
         yield
     except SystemExit:
         pending.append(signal.SIGTERM)
     finally:
-        for name, handler in before.items():
+        for name, handler in handlers.items():
             signal.signal(name, handler)
         for number in pending:
             signal.raise_signal(number)

@@ -63,11 +63,14 @@ class NativeRows:
         """Raise EnvLoadError where rows that reset themselves do so later than after `limit` steps."""
         own_limit = time_limit_of(self.env) or math.inf
         if self.resets_itself and own_limit > limit:
-            when = "with no limit of steps that it says"
-            if own_limit < math.inf:
-                when = f"after {own_limit:g} steps"
             raise EnvLoadError(
-                f"{vector_name(self.env)} resets its rows itself, {when}: none can be cut at {limit:g} steps",
+                f"{vector_name(self.env)} resets its rows itself, "
+                + (
+                    f"after {own_limit:g} steps"
+                    if own_limit < math.inf
+                    else "with no limit of steps that it says"
+                )
+                + f": none can be cut at {limit:g} steps",
                 code="env-autoreset",
                 hint="omit {max_episode_length}, or give the environment a limit by an argument that it "
                 "takes, such as {env_kwargs=max_episode_steps=N}, or max_num_frames_per_episode=N for ALE",
@@ -125,8 +128,8 @@ class NativeRows:
         if infos.get("final_info") is not None:
             last_infos = [infos["final_info"], statistics]
         keys_of_ended = _FINAL.union(keys, (f"_{key}" for key in keys))
-        present = {key: value for key, value in infos.items() if key not in keys_of_ended}
-        return infos["final_obs"], last_infos, present
+        present_infos = {key: value for key, value in infos.items() if key not in keys_of_ended}
+        return infos["final_obs"], last_infos, present_infos
 
     def check_left_alone(self, rows: Array, before: list[Array], after: list[Array]) -> None:
         """Raise EnvLoadError if a reset of `rows` has changed others' observations; this is checked once.
@@ -233,7 +236,7 @@ class NativePolicy:
 
 
 def _content(values: Array) -> Any:
-    """Return values in a form that `==` compares as a whole, nan included."""
+    """Return values in a form that `==` compares as a whole."""
     return values.tolist() if values.dtype == object else values.tobytes()
 
 

@@ -199,8 +199,8 @@ class Column:
 
     def _refusal(self, value: Any) -> BadValueError:
         leaf = self.leaf
-        value_text = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
+        description = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
         return BadValueError(
-            f"{self._name} is {value_text}, expected {leaf.dtype}{leaf.shape} of {leaf.space}",
+            f"{self._name} is {description}, expected {leaf.dtype}{leaf.shape} of {leaf.space}",
             code="value-shape",
         )

@@ -266,8 +266,10 @@ class PythonRows:
         taken: list[EndedEpisode] = []
         waiting: list[EndedEpisode] = []
         for episode in self._ended:
-            is_taken = episode.number < below or episode.ended_at < ended_before
-            (taken if is_taken else waiting).append(episode)
+            if episode.number < below or episode.ended_at < ended_before:
+                taken.append(episode)
+            else:
+                waiting.append(episode)
         if not taken:
             return []
         self._ended = waiting
