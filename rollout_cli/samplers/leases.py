@@ -1,4 +1,4 @@
-"""Leases: which worker n_leased which episode numbers, and how many it should have ahead of it."""
+"""Leases: which worker has which episode numbers, and how many it should have ahead of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LeaseSize(NamedTuple):
     """How far ahead of its need a worker is leased numbers."""
 
     seconds: float = 0.2  # How much work a lease holds, at the worker's own pace.
-    ahead: int = 2  # How many leases it n_leased at most; it gets more when fewer than `ahead - 1` are left.
+    ahead: int = 2  # How many leases it has at most; it gets more when fewer than `ahead - 1` are left.
 
 
 @dataclass(slots=True)
@@ -101,14 +101,14 @@ class Leases:
             if not self.in_flight[worker]:
                 number = self._isolated[worker].pop(0)
                 lease = [range(number, number + 1)]
-        elif count := self._wanted(worker, buffer_is_full=buffer_is_full):
+        elif count := self._n_wanted(worker, buffer_is_full=buffer_is_full):
             n_needed = self._plan.still_needed(self._n_in_flight)
             lease = self._plan.free(worker).lease(count, NO_END if n_needed is None else n_needed)
         if lease:
             self._set_in_flight(worker, sorted([*self.in_flight[worker], *lease], key=attrgetter("start")))
         return tuple(lease)
 
-    def _wanted(self, worker: int, *, buffer_is_full: bool) -> int:
+    def _n_wanted(self, worker: int, *, buffer_is_full: bool) -> int:
         """Return how many numbers the worker should get now."""
         n_leased = self._counts[worker]
         size = min(MAX_LEASE, max(self._block, self.paces[worker].episodes_in(self._size.seconds)))
@@ -132,19 +132,19 @@ class Leases:
         n_needed = self._plan.still_needed(in_flight)
         if n_needed is None:
             return MAX_LEASE * self._size.ahead
-        fair = -(-(n_needed + in_flight) // n_workers)
+        share = -(-(n_needed + in_flight) // n_workers)
         if n_workers > 1:
-            fair = max(-(-fair // 2), min(fair, self.paces[worker].episodes_in(LAST_SECONDS)), 1)
-        return min(n_needed, max(0, fair - n_leased))
+            share = max(-(-share // 2), min(share, self.paces[worker].episodes_in(LAST_SECONDS)), 1)
+        return min(n_needed, max(0, share - n_leased))
 
     def _must_run_next(self, worker: int, *, buffer_is_full: bool) -> bool:
         """Return whether the worker's next number is the lowest missing one, without which nothing ends."""
         if self._n_in_flight and not buffer_is_full:
             return False  # What is in flight moves the run on; only a full buffer asks for the lowest.
-        free = [self._plan.free(other).next_number for other in range(len(self.in_flight))]
-        taken = [runs[0].start for runs in self.in_flight if runs]
-        taken += [numbers[0] for numbers in self._isolated if numbers]
-        return free[worker] < NO_END and free[worker] == min([*taken, *free])
+        next_numbers = [self._plan.free(other).next_number for other in range(len(self.in_flight))]
+        leased = [runs[0].start for runs in self.in_flight if runs]
+        leased += [numbers[0] for numbers in self._isolated if numbers]
+        return next_numbers[worker] < NO_END and next_numbers[worker] == min([*leased, *next_numbers])
 
     def remove(self, worker: int, runs: Sequence[range]) -> None:
         """Forget numbers of the worker's: ranges without gaps, rising."""

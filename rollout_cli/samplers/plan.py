@@ -198,14 +198,15 @@ class PlanState:
     ) -> None:
         self._prefixes: list[_Prefix] = []
         lengths = lengths or LengthEstimate()
-        self._first = self._partition_size = 0  # Of the first partition and of each, where there are several.
+        # Of the first partition and of each, where there are several.
+        self._first_number = self._partition_size = 0
         self.stride = n_workers if by_worker else 1
         match plan:
             case None:
                 self.firsts = [0]
                 self.stops = [0]
             case EpisodesPerWorker(episodes, first, done):
-                self._first = first
+                self._first_number = first
                 self._partition_size = episodes
                 self.stride = 1
                 starts = range(first, first + n_workers * episodes, episodes)
@@ -237,7 +238,7 @@ class PlanState:
 
     def partition(self, number: int) -> int:
         """Return the partition that a number belongs to."""
-        return (number - self._first) // self._partition_size if self._partition_size else 0
+        return (number - self._first_number) // self._partition_size if self._partition_size else 0
 
     def free(self, worker: int) -> FreeNumbers:
         """Return the numbers that the worker can be leased."""

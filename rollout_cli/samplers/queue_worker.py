@@ -42,17 +42,17 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
     Raises:
         InternalError: At an unknown command (an AssertionError, too).
     """
-    with contextlib.ExitStack() as ending:
-        for end in (to_worker, to_sampler):
-            if hasattr(end, "close"):
-                ending.callback(end.close)
+    with contextlib.ExitStack() as stack:
+        for worker_queue in (to_worker, to_sampler):
+            if hasattr(worker_queue, "close"):
+                stack.callback(worker_queue.close)
         if hasattr(to_sampler, "cancel_join_thread"):
             to_sampler.cancel_join_thread()  # Else an ending process waits until somebody reads what it sent.
         if multiprocessing.parent_process() is not None:
             setproctitle.setproctitle(f"worker:{worker_number}")
-        ending.enter_context(factory.setup())
+        stack.enter_context(factory.setup())
         worker = factory(worker_number)
-        ending.callback(worker.shutdown)
+        stack.callback(worker.shutdown)
         _update(worker, agent, env)
         factory.after_updates()
         version = 0

@@ -68,12 +68,12 @@ class ReorderBuffer:
 
     def ready(self) -> Iterator[AnyChunk]:
         """Yield every chunk whose turn it is, partition by partition."""
-        for partition, end in enumerate(self._plan.stops):
-            while (number := self._next[partition]) < end:
+        for partition, last_stop in enumerate(self._plan.stops):
+            while (number := self._next[partition]) < last_stop:
                 entry = self._entries.pop(number, None)
                 if entry is None:
                     break
-                stop = self._next[partition] = min(entry.stop, end)
+                stop = self._next[partition] = min(entry.stop, last_stop)
                 self.stop = max(self.stop, stop)
                 if entry.chunk is not None:
                     self._n_bytes -= _size(entry.chunk)

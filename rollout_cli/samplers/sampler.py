@@ -107,12 +107,12 @@ class PlanSampler:
     @property
     def env_spec(self) -> EnvSpec:
         """Return spaces and limit of the environment; InternalError says that no worker has built it yet."""
-        return _built(self._env_spec)
+        return _require(self._env_spec)
 
     @property
     def report(self) -> WorkerReport:
         """Return what only workers know of environment and policy, joined; the error is `env_spec`'s."""
-        return _built(self._report)
+        return _require(self._report)
 
     # -- sampling ----------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class PlanSampler:
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self._report = (self._report or replace(event.report, files=())).joined(event.report)
             if isinstance(event, Started) and event.generation == call.generation:
-                self._env_spec = _common(self._env_spec, event.env_spec)
+                self._env_spec = _common_spec(self._env_spec, event.env_spec)
                 self.built_at = self.built_at or event.at
             self._execute(call.handle(event, _clock()))
 
@@ -394,22 +394,22 @@ class Sampler(PlanSampler):
         raise InterruptedRunError("the call was stopped before an episode had ended", code="no-episode-ended")
 
 
-def _built(fact: Fact | None) -> Fact:
+def _require(fact: Fact | None) -> Fact:
     """Return what is known once a worker has built its environment."""
     if fact is None:
         raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
     return fact
 
 
-def _common(first: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
+def _common_spec(known: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
     """Return the spec of all workers' environments, as which their episodes are recorded."""
-    if first not in (None, spec):
+    if known not in (None, spec):
         raise EnvLoadError(
             "the environments of two workers have different spaces or limits",
             code="worker-spaces",
             hint="build environments of one kind in all workers",
         )
-    return first or spec
+    return known or spec
 
 
 def _carry_out(

@@ -181,13 +181,13 @@ class SamplerMachine:
                 if generation == self.generation and not self._has_all:
                     in_flight = self._leases.in_flight[worker]
                     decision = self._supervisor.failed(error, numbers, in_flight)
-                return self._bring_up(worker, decision)
+                return self._recover(worker, decision)
             case Died(worker) if not self._has_failed:
                 decision = Decision()
                 if not self._has_all:
                     in_flight = self._leases.in_flight[worker]
                     decision = self._supervisor.died(event, in_flight, starting=worker not in self._ready)
-                return self._bring_up(worker, decision, StartWorker(worker))
+                return self._recover(worker, decision, StartWorker(worker))
         return []
 
     def top_up(self) -> list[Instruction]:
@@ -283,7 +283,7 @@ class SamplerMachine:
             return [Fail(next(iter(self._unmet.values())))]
         return self._lease(worker)
 
-    def _bring_up(self, worker: int, decision: Decision, *first: Instruction) -> list[Instruction]:
+    def _recover(self, worker: int, decision: Decision, *first: Instruction) -> list[Instruction]:
         """Free a worker's numbers and bring it up again, or let the call fail."""
         instructions: list[Instruction] = []
         if decision.notice:

@@ -106,16 +106,16 @@ class Supervisor:
 
     def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Decision:
         """Take a worker's death, with these episodes in flight (rising ranges), or before it was ready."""
-        running = _within(in_flight, death.numbers or ())
+        running = _numbers_within(in_flight, death.numbers or ())
         what = f"worker {death.worker} {death.reason}"
         if place := _CRASHING.search(death.details):
             what += f" in {place[3]} ({place[1]}, line {place[2]})"
         if starting:
             what += " while it was starting"
         elif running:
-            what += f" while it ran {_in_words(running)}"
+            what += f" while it ran {_episode_list(running)}"
         if death.late:
-            overdue = _within(in_flight, death.late) or death.late
+            overdue = _numbers_within(in_flight, death.late) or death.late
             limit = f"{self._rules.episode_timeout:g} s in worker {death.worker}"
             hint = (
                 "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
@@ -166,14 +166,14 @@ class Supervisor:
     def failed(self, error: RolloutError, numbers: Sequence[int], in_flight: Sequence[range]) -> Decision:
         """Take an error of one of these episodes, or of none, in a worker that had these ranges in flight."""
         rule = self._rules.on_env_error
-        suspects = _within(in_flight, numbers)
+        suspects = _numbers_within(in_flight, numbers)
         if numbers and not suspects:
             return Decision()  # They were dropped meanwhile, or ended just before their worker was killed.
         if rule == "fail" or not suspects:
             return Decision(error)
         number = suspects[0]
         if len(suspects) > 1:  # A step of several environments at once.
-            notice = f"{error.message}: {_in_words(suspects)} are run again, each alone"
+            notice = f"{error.message}: {_episode_list(suspects)} are run again, each alone"
             return Decision(isolated=suspects, notice=notice)
         if rule == "skip":
             return self._skip(number, error)
@@ -207,12 +207,12 @@ class Supervisor:
         return f"episode {number} (seed {env_seed(self._seed, number)})"
 
 
-def _within(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
+def _numbers_within(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
     """Return the numbers that lie in one of the ranges, rising."""
     return tuple(sorted({number for number in numbers for run in runs if number in run}))
 
 
-def _in_words(numbers: Sequence[int]) -> str:
+def _episode_list(numbers: Sequence[int]) -> str:
     """Return one or more episodes in words; of very many, the first ones."""
     names = shorten(", ".join(map(str, numbers)), 100, placeholder=" …")
     return f"episodes {names}" if len(numbers) > 1 else f"episode {names}"
@@ -236,28 +236,28 @@ class Watch:
 
     rules: Supervision
     beat_seconds: float = 0.0
-    _last: tuple[float, Notes] | None = None
+    _last_look: tuple[float, Notes] | None = None
     _stuck: float = 0.0
     _running: dict[int, float] = field(default_factory=dict)
 
     def look(self, notes: Notes, now: float) -> tuple[str, tuple[int, ...]] | None:
         """Return None, or why the worker is to be killed, and its overdue episodes (none for a step)."""
-        last = self._last
+        last = self._last_look
         if last is not None and now - last[0] < _LOOK_SECONDS:
             return None
-        self._last = now, notes
+        self._last_look = now, notes
         if last is None or not (notes.busy and last[1].busy and notes.numbers):
             self._stuck = 0.0
             return None
-        at, before = last
+        last_time, last_notes = last
         # The sampler may have been away for long; nobody knows what the worker did meanwhile.
-        elapsed = min(now - at, _MOST_SECONDS)
-        self._stuck = self._stuck + elapsed if before == notes else 0.0
+        elapsed = min(now - last_time, _MOST_SECONDS)
+        self._stuck = self._stuck + elapsed if last_notes == notes else 0.0
         limit = self.rules.step_timeout
         if limit is not None and self._stuck > limit + self.beat_seconds:
             return f"was killed, since a step took longer than {limit:g} s,", ()
         running = dict.fromkeys(notes.numbers, 0.0)
-        for number in running.keys() & (before.numbers or ()):
+        for number in running.keys() & (last_notes.numbers or ()):
             running[number] = self._running.get(number, 0.0) + elapsed
         self._running = running
         limit = self.rules.episode_timeout

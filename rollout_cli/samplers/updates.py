@@ -36,12 +36,12 @@ class UpdateLog:
         self._factory = factory
         self.by_worker = isinstance(agents, list) or isinstance(envs, list)
         sources = factory.prepare_worker_messages(envs, _env)
-        first = _updates(factory.prepare_worker_messages(agents, _policy), sources)
+        updates = _updates(factory.prepare_worker_messages(agents, _policy), sources)
         # By worker, what it needs of all updates so far: a later one may replace earlier ones.
-        self._agents = [[update.agent] for update in first]
-        self._envs = [[update.env] for update in first]
+        self._agents = [[update.agent] for update in updates]
+        self._envs = [[update.env] for update in updates]
         self.has_failed = False
-        self._base = self._envs
+        self._envs_before = self._envs
         self.labels = [str(_rows(source)[0].label) for source in sources]
 
     def note(self, agent_update: Any, env_update: Any) -> list[Update]:
@@ -52,7 +52,7 @@ class UpdateLog:
         )
         updates = _updates(agents, envs)
         if not self.has_failed:
-            self._base = [*self._envs]
+            self._envs_before = [*self._envs]
         self.has_failed = False
         self.by_worker = self.by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
         for worker, update in enumerate(updates):
@@ -67,7 +67,7 @@ class UpdateLog:
                 rows = _rows(envs[worker])
                 self._envs[worker] = [update.env]
                 if any(isinstance(row, EnvUpdate) and not row.replaces_env for row in rows):
-                    self._envs[worker] = [*self._base[worker], update.env]
+                    self._envs[worker] = [*self._envs_before[worker], update.env]
         return updates
 
     def history(self, worker: int) -> tuple[Update, ...]:
@@ -88,8 +88,9 @@ def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
     are_policies = [
         agent is not None and not isinstance(agent, dict | tuple | np.ndarray) for agent in agents
     ]
-    pickled = _pickled(agents, "policy", PolicyLoadError), _pickled(envs, "environment", EnvLoadError)
-    return list(map(Update, *pickled, are_policies))
+    pickled_agents = _pickled(agents, "policy", PolicyLoadError)
+    pickled_envs = _pickled(envs, "environment", EnvLoadError)
+    return list(map(Update, pickled_agents, pickled_envs, are_policies))
 
 
 def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[bytes | None]:

@@ -73,12 +73,12 @@ class WorkerLoop:
         self.ended = False
         self._load_factory = load_factory
         self._number = worker_number
-        self._box = crash_box or NullCrashBox()
+        self._crash_box = crash_box or NullCrashBox()
         self._owns_process = owns_process
         self._hashes_files = hashes_files
         self._turn_seconds = turn_seconds
         self._flush_seconds = flush_seconds
-        self._entered = ExitStack()  # What is left when the worker ends, or before it is built again.
+        self._exit_stack = ExitStack()  # What is left when the worker ends, or before it is built again.
         self._worker: Worker | None = None
         self._judge: Judge | None = None
         # From before the worker's class or a new policy is loaded until the first episode has ended.
@@ -116,7 +116,7 @@ class WorkerLoop:
         except Exception as error:  # noqa: BLE001  Whatever it is, the sampler must hear of it.
             self._failed = True
             self._messages = [*self.rescue(), Failed.of(self._number, self._generation, error)]
-        self._box.end_turn()
+        self._crash_box.end_turn()
         messages = self._messages
         self._messages = []
         if untaken:  # One that failed does not take those after it along, such as an Exit.
@@ -137,7 +137,7 @@ class WorkerLoop:
         self._worker = None
         self._end_watch()
         try:
-            self._entered.close()
+            self._exit_stack.close()
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -169,7 +169,7 @@ class WorkerLoop:
         if start.rebuild:
             self.close()  # After a failure nobody knows what state it is in.
         is_new = self._worker is None
-        worker = self._worker = self._worker or self._built()
+        worker = self._worker = self._worker or self._build()
         worker.retract(above=None)
         if start.updates and not is_new:
             self._end_watch()
@@ -186,15 +186,15 @@ class WorkerLoop:
         self._messages.append(Started(self._number, self._generation, worker.env_spec, self._report(worker)))
         worker.assign(start.lease)
 
-    def _built(self) -> Worker:
+    def _build(self) -> Worker:
         watch = self._watch = FileWatch(PinRules())
         factory = self._factory = self._load_factory()
         self._judge = None if factory.keep is None else Judge(factory.keep)
         if self._owns_process:
-            self._entered.enter_context(factory.setup())
+            self._exit_stack.enter_context(factory.setup())
         worker = factory(self._number)
-        self._entered.callback(worker.shutdown)
-        worker.crash_box = self._box
+        self._exit_stack.callback(worker.shutdown)
+        worker.crash_box = self._crash_box
         if factory.pins is None:
             self._end_watch()
         else:
@@ -205,7 +205,7 @@ class WorkerLoop:
 
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
-            self._box.begin_turn()
+            self._crash_box.begin_turn()
             worker.advance(_clock() + self._turn_seconds, max(self._kept_back[0] + 1, self._due_rows))
         if self._is_due(worker):
             self._send_finished(worker, everything=not worker.has_work)

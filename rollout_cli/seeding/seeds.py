@@ -69,7 +69,7 @@ def _permuted(number: Any, keys: tuple[int, ...]) -> Any:
 def _round_keys(root: int, epoch: int) -> tuple[int, ...]:
     """Return the four round keys; numbers of 2**32 and above are permuted anew in each epoch of 2**32."""
     digest = seed_digest(root, epoch, "env", size=32)
-    return tuple(int.from_bytes(digest[at : at + 8], "big") for at in range(0, 32, 8))
+    return tuple(int.from_bytes(digest[start : start + 8], "big") for start in range(0, 32, 8))
 
 
 def draw_root_seed() -> int:

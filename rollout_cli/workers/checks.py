@@ -209,8 +209,8 @@ def inside_check(leaf: Leaf) -> Callable[[Any], bool]:
     highs = high.ravel().tolist()
 
     def few_are_inside(value: Any) -> bool:
-        for number, least, greatest in zip(value.ravel().tolist(), lows, highs, strict=True):
-            if not least <= number <= greatest:  # True of nan as well.
+        for number, minimum, maximum in zip(value.ravel().tolist(), lows, highs, strict=True):
+            if not minimum <= number <= maximum:  # True of nan as well.
                 return False
         return True
 

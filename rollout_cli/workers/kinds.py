@@ -56,7 +56,7 @@ class DefaultWorker(Worker):
         self._envs = envs
         self._env_updates = updates
         # A policy that drew from an environment's spaces would draw otherwise once that is built anew.
-        self._take_spec(copy.deepcopy(spec) if self._fresh_env else spec)
+        self._use_spec(copy.deepcopy(spec) if self._fresh_env else spec)
 
     def _new_engine(self, setting: Setting) -> Engine:
         kind: type[RowsInTurn | RowsTogether] = RowsTogether
@@ -157,7 +157,7 @@ class VecWorker(DefaultWorker):
         self._envs = [env]
         self._native = rows
         rows.check_limit(self._limit)
-        self._take_spec(env_spec_of(env, self._limit))
+        self._use_spec(env_spec_of(env, self._limit))
 
     def _n_queues(self, policy: AdaptedPolicy) -> int:
         if self._native is not None:

@@ -167,7 +167,7 @@ class Worker(abc.ABC):
         self._holder = PolicyHolder(seed, deterministic=deterministic)
         self._seeders = [EpisodeSeeder(seed) for _ in range(self._n_envs + 1)]
         self._queue = RowQueues(self._n_envs)
-        self._next_own = worker_number * OWN_EPISODES
+        self._next_number = worker_number * OWN_EPISODES
         self._envs: list[Any] = []  # One a row, or the vector environment.
         self._env_spec: EnvSpec | None = None
         self._engine: Engine | None = None
@@ -249,7 +249,7 @@ class Worker(abc.ABC):
         """Return 1 if any row may run any number, else the number of rows."""
         return self._n_envs
 
-    def _take_spec(self, spec: EnvSpec) -> None:
+    def _use_spec(self, spec: EnvSpec) -> None:
         """Work in the environments, which have this spec, from now on."""
         if spec != self._env_spec:
             self._holder.policy = None
@@ -291,7 +291,7 @@ class Worker(abc.ABC):
         if engine.in_turn:
             engine.forget(NO_NUMBER)
         if not self.has_work:
-            self.assign([range(self._next_own, self._next_own + self._n_envs)])
+            self.assign([range(self._next_number, self._next_number + self._n_envs)])
         with _reporting_failures(engine):
             engine.begin()
 
@@ -338,7 +338,7 @@ class Worker(abc.ABC):
     def assign(self, numbers: Iterable[range]) -> None:
         """Add episode numbers to run; each row runs its lowest first."""
         ranges = [lease for lease in numbers if lease]
-        self._next_own = max([self._next_own, *(lease[-1] + 1 for lease in ranges)])
+        self._next_number = max([self._next_number, *(lease[-1] + 1 for lease in ranges)])
         self._queue.add(chain.from_iterable(ranges), self.number_stride)
 
     def advance(self, deadline: float, enough: float = math.inf) -> None:

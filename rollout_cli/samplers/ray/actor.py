@@ -85,12 +85,12 @@ def _reference(chunk: Any) -> ChunkRef:
         lengths=chunk.lengths,
         variable_bytes=chunk.variable_bytes,
         n_bytes=chunk.n_bytes,
-        source=_unknown,
+        source=_no_source,
         whole_sum=chunk.return_sum,
     )
 
 
-def _unknown() -> Chunk:
+def _no_source() -> Chunk:
     raise InternalError("a chunk has no source before its reply is read")
 
 
@@ -117,7 +117,7 @@ class Stored:
     """The source of one chunk of a turn. If the store lost the chunk, a call runs its episodes again."""
 
     objects: Any  # The reference to the chunks of the turn.
-    place: int
+    index: int
     recipe: Any  # The reference to a Recipe.
     numbers: tuple[range, ...]
     lengths: Array
@@ -126,7 +126,7 @@ class Stored:
     def __call__(self) -> Chunk:
         ray = load_ray()
         try:
-            chunk: Chunk = ray.get(self.objects)[self.place]
+            chunk: Chunk = ray.get(self.objects)[self.index]
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
             with BorrowedGenerators():  # This may be the caller's process.
                 chunk = self._run_again(ray.get(self.recipe))

@@ -77,7 +77,7 @@ class _Handle:
     files: tuple[PinnedFile, ...] = ()  # That it has read since its last build or update.
     starting: bool = True
     n_replies: int = 0
-    n_before: int = 0  # How many replies come before that to its last `Start`: an older call may still run.
+    n_old_replies: int = 0  # How many come before that to its last `Start`: an older call may still run.
     first: tuple[int, ...] = ()  # The first number that the `Start` leases.
     numbers: tuple[int, ...] = ()  # Those that ran at its last reply, or the first that it was leased.
     killed: str = ""
@@ -102,7 +102,7 @@ class RayPool:
         self._turn_seconds = turn_seconds(factory.n_workers)
         self._actor_class = self._ray.remote(runtime_env=worker_variables(self._ray), **resources)(Actor)
         self._handles: dict[int, _Handle] = {}
-        self._put_before: dict[tuple[Update, ...], Any] = {}  # References to updates of this generation.
+        self._update_references: dict[tuple[Update, ...], Any] = {}  # To updates of this generation.
         self._generation = 0
 
     def start(self, worker: int) -> None:
@@ -121,13 +121,13 @@ class RayPool:
         arguments: list[Any] = [[command]]
         if isinstance(command, Start):
             handle.starting = True
-            handle.n_before = handle.n_replies + len(handle.turns)
+            handle.n_old_replies = handle.n_replies + len(handle.turns)
             handle.first = tuple(run.start for run in command.lease[:1])
             if command.rebuild or command.updates:
                 handle.files = ()
             if command.generation != self._generation:
                 self._generation = command.generation
-                self._put_before.clear()
+                self._update_references.clear()
             updates = self._put(self._log.history(worker))
             handle.recipe = self._ray.put(Recipe(handle.setup, updates, command.stride))
             arguments = [[replace(command, updates=())], self._put(command.updates)]
@@ -140,7 +140,7 @@ class RayPool:
         events = self._take_replies()
         if self._rules.has_time_out:
             self._kill_overdue()
-        return events + self._waiting()
+        return events + self._placement_warnings()
 
     def close(self) -> None:
         if self._handles and _session(self._ray) == self._session:
@@ -166,9 +166,9 @@ class RayPool:
 
     def _put(self, updates: tuple[Update, ...]) -> Any:
         """Return the reference to updates, which are in the store once for all workers that get the same."""
-        if updates not in self._put_before:
-            self._put_before[updates] = self._ray.put(updates)
-        return self._put_before[updates]
+        if updates not in self._update_references:
+            self._update_references[updates] = self._ray.put(updates)
+        return self._update_references[updates]
 
     def _take_replies(self) -> list[Event]:
         """Return what the replies say that have come; where there are none, wait for one."""
@@ -193,13 +193,13 @@ class RayPool:
         # One that is not idle, or that has a command before it, is about to run the first that it was leased.
         if reply.running_numbers or (reply.idle and not handle.turns):
             handle.numbers = reply.running_numbers
-        place = 0
+        index = 0
         for event in reply.events:
             if isinstance(event, Batch):
                 yield replace(
-                    event, chunk=self._stored(handle, cast("ChunkRef", event.chunk), objects, place)
+                    event, chunk=self._stored(handle, cast("ChunkRef", event.chunk), objects, index)
                 )
-                place += 1
+                index += 1
                 continue
             if isinstance(event, Died):
                 self._ray.kill(handle.actor)
@@ -214,10 +214,10 @@ class RayPool:
         while not reply.idle and len(handle.turns) < _TURNS_AHEAD:
             handle.turns.append(self._turn(handle, []))
 
-    def _stored(self, handle: _Handle, light: ChunkRef, objects: Any, place: int) -> ChunkRef:
-        ranges = tuple(contiguous_ranges(light.numbers))
-        source = Stored(objects, place, handle.recipe, ranges, light.lengths, handle.files)
-        return replace(light, source=source)
+    def _stored(self, handle: _Handle, reference: ChunkRef, objects: Any, index: int) -> ChunkRef:
+        ranges = tuple(contiguous_ranges(reference.numbers))
+        source = Stored(objects, index, handle.recipe, ranges, reference.lengths, handle.files)
+        return replace(reference, source=source)
 
     def _new_watch(self) -> Watch:
         return Watch(self._rules, self._turn_seconds)  # A reply comes after a turn, not after each step.
@@ -225,13 +225,13 @@ class RayPool:
     def _kill_overdue(self) -> None:
         for handle in self._handles.values():
             if not handle.killed:
-                busy = bool(handle.turns) and handle.n_replies not in {0, handle.n_before}
+                busy = bool(handle.turns) and handle.n_replies not in {0, handle.n_old_replies}
                 overdue = handle.watch.look(Notes(handle.n_replies, busy, handle.numbers), _clock())
                 if overdue is not None:
                     handle.killed, handle.late = overdue
                     self._ray.kill(handle.actor)
 
-    def _waiting(self) -> list[Event]:
+    def _placement_warnings(self) -> list[Event]:
         """Say once of the workers that were started last that they find no place on the cluster."""
         n_waiting = sum(not handle.n_replies for handle in self._handles.values())
         if n_waiting and _clock() >= self._notice_at:
@@ -372,12 +372,12 @@ def _new_actor(ray: Any, *, elsewhere: bool) -> Any:
     """Return an actor that calls functions on this node, or on another one if there is one."""
     node_id = ray.get_runtime_context().get_node_id()
     if elsewhere:  # So that this machine sends no data.
-        others = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != node_id]
-        node_id = next(iter(others), node_id)
+        node_ids = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != node_id]
+        node_id = next(iter(node_ids), node_id)
     # Not soft: Ray places an actor without a core at random where its strategy leaves it a choice.
-    place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     # An actor: Ray would end the process of a task before the next one, and start it again.
-    options = {"num_cpus": 0, "scheduling_strategy": place, "runtime_env": worker_variables(ray)}
+    options = {"num_cpus": 0, "scheduling_strategy": strategy, "runtime_env": worker_variables(ray)}
     return ray.remote(**options)(SegmentRunner).remote()
 
 

@@ -35,8 +35,8 @@ _MOST_STEPS = 1024
 class Episodes:
     """Facts of k episodes, an array (k,) each; of those that run in n rows, an array (n,) each."""
 
-    number: Array  # -1 for none.
     row: Array
+    number: Array  # -1 for none.
     seed: Array  # Of the reset; -1 for none.
     start: Array  # The first step. Steps are counted over all that the buffer recorded.
     stop: Array  # One after the last step.
@@ -51,12 +51,14 @@ class Episodes:
     @classmethod
     def none(cls, n_rows: int) -> Self:
         """Return the facts of rows that run no episode."""
-        number, seed, start, stop, unsaved = np.full((5, n_rows), -1)
-        terminated, truncated = np.zeros((2, n_rows), bool)
-        started_at, ended_at = np.zeros((2, n_rows))
-        row = np.arange(n_rows)
-        info = np.full(n_rows, None, object)
-        return cls(number, row, seed, start, stop, unsaved, terminated, truncated, started_at, ended_at, info)
+        facts: list[Any] = [
+            np.arange(n_rows),
+            *np.full((5, n_rows), -1),
+            *np.zeros((2, n_rows), bool),
+            *np.zeros((2, n_rows)),
+            np.full(n_rows, None, object),
+        ]
+        return cls(*facts)
 
     def select(self, indices: Array) -> Self:
         """Return some of them."""

@@ -54,7 +54,6 @@ class NativeEngine:
         self._limit = setting.limit
         self._rows = rows
         self._n_rows = rows.n_rows
-        self._crash_box = setting.worker.crash_box
         self._spec = setting.worker.env_spec
         self._spaces = SpaceRows(self._spec.observation_space)
         actions = space_leaves(self._spec.action_space)
@@ -68,7 +67,7 @@ class NativeEngine:
         self.row_bytes = self._buffer.row_bytes
         self._running = Episodes.none(self._n_rows)
         # Rows that an environment of mode NEXT_STEP resets in the next step.
-        self._resetting = np.empty(0, np.int64)
+        self._resetting_rows = np.empty(0, np.int64)
         self._is_started = False
         self._where = RESET
         self._leaves: list[Array] = []
@@ -92,7 +91,9 @@ class NativeEngine:
         is_free = self._running.number == NO_NUMBER
         # Rows that reset themselves begin as they do so. Where none runs or is about to, all are reset at
         # once.
-        if not self._is_started or (self._rows.resets_itself and is_free.all() and not len(self._resetting)):
+        if not self._is_started or (
+            self._rows.resets_itself and is_free.all() and not len(self._resetting_rows)
+        ):
             self._begin_rows(np.arange(self._n_rows), are_all=True)
         elif not self._rows.resets_itself:
             rows = [row for row in np.flatnonzero(is_free).tolist() if self._queue.has(row)]
@@ -111,7 +112,7 @@ class NativeEngine:
         running.seed[rows] = -1
         running.start[rows] = running.unsaved[rows] = self._buffer.step
         running.started_at[rows] = _clock()
-        self._crash_box.note(running.number)
+        self._worker.crash_box.note(running.number)
         runs = numbers != NO_NUMBER
         started_rows = rows[runs]
         if len(started_rows):
@@ -135,21 +136,21 @@ class NativeEngine:
         """Let the environment reset these rows, and return its infos."""
         numbers = self._running.number
         # Copies: the environment may write over its arrays, as gymnasium's with copy=False do.
-        before = self._leaves if self._rows.keeps_mask else list(map(np.copy, self._leaves))
+        old_leaves = self._leaves if self._rows.keeps_mask else list(map(np.copy, self._leaves))
         result, self._running.seed[rows] = self._rows.reset(rows, numbers, is_first=not self._is_started)
         self._where = RESET_RESULT
         observations, infos = result
         self._keep_observations(observations)
-        self._rows.check_left_alone(rows, before, self._leaves)
-        self._resetting = np.empty(0, np.int64)
+        self._rows.check_left_alone(rows, old_leaves, self._leaves)
+        self._resetting_rows = np.empty(0, np.int64)
         return infos
 
     # -- a step ----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        before = self._buffer.finished_rows
+        finished_rows = self._buffer.finished_rows
         self._step()
-        return self._buffer.finished_rows > before
+        return self._buffer.finished_rows > finished_rows
 
     def run(self, deadline: float, enough: float) -> None:
         if self._queue:
@@ -218,7 +219,7 @@ class NativeEngine:
         if buffer.end_step():
             self._make_room()
         if mode is AutoresetMode.NEXT_STEP:
-            is_over[self._resetting] = False  # The flags of a step that resets a row mean nothing.
+            is_over[self._resetting_rows] = False  # The flags of a step that resets a row mean nothing.
         elif mode is AutoresetMode.DISABLED and not math.isinf(self._limit):
             is_at_limit = buffer.step - self._running.start >= self._limit
             truncated = truncated | (is_at_limit & (numbers != NO_NUMBER))
@@ -229,12 +230,12 @@ class NativeEngine:
             self._end(episode_rows, terminated, truncated, leaves)
         reset_rows = ended_rows
         if mode is AutoresetMode.NEXT_STEP:
-            reset_rows = self._resetting
-            self._resetting = ended_rows
+            reset_rows = self._resetting_rows
+            self._resetting_rows = ended_rows
         if len(reset_rows):
             self._begin_rows(reset_rows, None if mode is AutoresetMode.DISABLED else infos)
         elif len(ended_rows):
-            self._crash_box.note(numbers)
+            self._worker.crash_box.note(numbers)
 
     def _final_leaves(self, final: Any, is_over: Array) -> list[Array]:
         """Return the last observations, one array (n, *shape) a leaf, that mean something where `is_over`."""
@@ -301,4 +302,4 @@ class NativeEngine:
         mask = numbers > above
         self._buffer.forget(numbers[mask].tolist())
         numbers[mask] = NO_NUMBER
-        self._crash_box.note(numbers)
+        self._worker.crash_box.note(numbers)

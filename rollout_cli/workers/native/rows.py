@@ -136,11 +136,11 @@ class NativeRows:
 
         Those before it and after it are one array (n, *shape) a leaf.
         """
-        others = ~row_mask(rows, self.n_rows)
-        if self.keeps_mask or not others.any():
+        other_rows = ~row_mask(rows, self.n_rows)
+        if self.keeps_mask or not other_rows.any():
             return
         for old_leaf, new_leaf in zip(before, after, strict=True):
-            if _content(old_leaf[others]) != _content(new_leaf[others]):
+            if _content(old_leaf[other_rows]) != _content(new_leaf[other_rows]):
                 raise EnvLoadError(
                     f"{vector_name(self.env)} resets rows that options['reset_mask'] leaves out",
                     code="reset-mask-ignored",

@@ -163,7 +163,7 @@ class PythonRows:
             guard = self._worker.rules.most_steps(recorder.observations.row_bytes)
             most_steps = self._limits[index] or max(guard, self._spec.max_episode_length or 0)
             row = Row(index, recorder, setting.seeders[index], self._acting, most_steps)
-            self._use(row, env)
+            self._use_env(row, env)
             self._rows.append(row)
         self.row_bytes = self._rows[0].recorder.row_bytes
         # In turn the first row's seeder has the policy, too: it may hold the spaces of that row's
@@ -187,13 +187,13 @@ class PythonRows:
 
     # -- episodes --------------------------------------------------------------------------------------------
 
-    def _use(self, row: Row, env: Any) -> None:
+    def _use_env(self, row: Row, env: Any) -> None:
         """Run a row's next episodes in this environment, by its own `step` unless a subclass has one."""
         worker = self._worker
         step = env.step if type(worker).step_env is Worker.step_env else partial(worker.step_env, env)
         row.use(env, step)
 
-    def _renew(self, row: Row) -> None:
+    def _rebuild(self, row: Row) -> None:
         """Build the environment of a row anew, where each episode has its own and this one is used."""
         if self._updates is None or not row.is_used:
             return
@@ -207,10 +207,10 @@ class PythonRows:
                 hint="build the same environment each time, or omit {fresh_env=True}",
             )
         self._envs[row.index] = env
-        self._use(row, env)
+        self._use_env(row, env)
         row.seeder.watch(env=env)
 
-    def _note(self, row: Row, number: int) -> None:
+    def _set_number(self, row: Row, number: int) -> None:
         """Note which number a row runs from now on, NO_NUMBER for none."""
         row.number = number
         self._crash_box.begin(row.index, number)
@@ -244,13 +244,13 @@ class PythonRows:
             row.recorder.end(row.number, row.seed, (terminated, truncated), (row.started_at, clock()))
         )
         self.finished_rows += n_steps
-        self._note(row, NO_NUMBER)
+        self._set_number(row, NO_NUMBER)
 
-    def _rest(self, row: Row) -> None:
+    def _give_up(self, row: Row) -> None:
         """Give up what runs in a row."""
         row.recorder.clear()
         if row.number != NO_NUMBER:
-            self._note(row, NO_NUMBER)
+            self._set_number(row, NO_NUMBER)
 
     # -- what a worker asks ----------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class PythonRows:
     def forget(self, above: int) -> None:
         for row in self._rows:
             if row.number > above:
-                self._rest(row)
+                self._give_up(row)
 
     def fail(self, error: BaseException) -> None:
         failed = self._row
@@ -298,7 +298,7 @@ class PythonRows:
         if failed is not None and numbers:
             place = episode_place(worker_number, failed.number, failed.seed, len(failed.recorder.rewards))
         for row in self._rows:
-            self._rest(row)
+            self._give_up(row)
             row.restart()
         # One of ours has its place, or is that of an environment that cannot be built anew, for no episode
         # yet.

@@ -72,8 +72,8 @@ class RowsInTurn(PythonRows):
 
     def _begin(self, row: Row, number: int, seeded_as: int) -> None:
         """Begin the episode `seeded_as` in a row, which counts as `number`."""
-        self._renew(row)
-        self._note(row, number)
+        self._rebuild(row)
+        self._set_number(row, number)
         self._crash_box.step()
         self._seeder.begin(seeded_as)
         if row.seeder is not self._seeder:
@@ -117,7 +117,7 @@ class TrialRows(RowsInTurn):
             self._last_run = row.number
             super()._end(row)
         else:
-            self._rest(row)
+            self._give_up(row)
 
     def forget(self, above: int) -> None:
         if above == NO_NUMBER or max(self.running_numbers, default=NO_NUMBER) > above:

@@ -36,7 +36,7 @@ class RowsTogether(PythonRows):
         space.seed(0)
         self._resting_observation = space.sample()
         for row in self._rows:
-            self._rest(row)
+            self._give_up(row)
         self._is_started = False
         if not self._policy.row_wise:
             self.scope = "n_envs"
@@ -79,7 +79,7 @@ class RowsTogether(PythonRows):
         for row in ended:
             self._row = row
             self._end(row)
-            self._rest(row)
+            self._give_up(row)
         if ended:
             self._begin(ended)
 
@@ -112,21 +112,21 @@ class RowsTogether(PythonRows):
         resting = np.ones_like(next(iter(masks.values())))
         return np.stack([masks.get(row.index, resting) for row in self._rows])
 
-    def _rest(self, row: Row) -> None:
-        super()._rest(row)
+    def _give_up(self, row: Row) -> None:
+        super()._give_up(row)
         row.recorder.observations.record(self._resting_observation)  # So that a batch has all rows.
 
     # -- beginning -------------------------------------------------------------------------------------------
 
-    def _begin(self, free: Sequence[Row]) -> None:
+    def _begin(self, free_rows: Sequence[Row]) -> None:
         """Begin the next number of each of these rows that has one."""
         rows = []
-        numbers = self._queue.take([row.index for row in free])
-        for row, number in zip(free, numbers, strict=True):
+        numbers = self._queue.take([row.index for row in free_rows])
+        for row, number in zip(free_rows, numbers, strict=True):
             if number != NO_NUMBER:
                 self._row = row
-                self._renew(row)
-                self._note(row, number)
+                self._rebuild(row)
+                self._set_number(row, number)
                 rows.append(row)
         if not rows:
             return
