@@ -192,7 +192,9 @@ def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> I
     others = InfoTable(n_rows)
     # Among objects may be numbers of a kind that other steps gave as an array: both need one column.
     object_paths = {path for (path, kind), (_, mask) in columns.items() if kind == _OBJECTS and mask.any()}
-    infos: list[dict[str, Any]] = [{} for _ in range(n_rows)] if object_paths else []
+    infos: list[dict[str, Any]] = []
+    if object_paths:
+        infos = [{} for _ in range(n_rows)]
     for (path, kind), (values, mask) in columns.items():
         rows = np.flatnonzero(mask)
         if path in object_paths:

@@ -233,7 +233,7 @@ class RayPool:
 
     def _placement_warnings(self) -> list[Event]:
         """Say once of the workers that were started last that they find no place on the cluster."""
-        n_waiting = sum(not handle.n_replies for handle in self._handles.values())
+        n_waiting = [handle.n_replies for handle in self._handles.values()].count(0)
         if n_waiting and _clock() >= self._notice_at:
             self._notice_at = math.inf
             total = self._ray.cluster_resources()
