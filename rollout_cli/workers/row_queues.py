@@ -18,9 +18,8 @@ class RowQueues:
     """
 
     def __init__(self, n_queues: int) -> None:
-        self._queues: list[list[int]] = [
-            [] for _ in range(n_queues)
-        ]  # In falling order: pop takes the lowest.
+        # In falling order: the last one is taken first.
+        self._queues: list[list[int]] = [[] for _ in range(n_queues)]
 
     def resized(self, n_queues: int, stride: int) -> Self:
         """Return these queues if they are `n_queues`, else as many new ones with the same numbers."""

@@ -45,13 +45,13 @@ class Row:
     Attributes:
         take_step: Takes an action; records it, steps the environment, records what that gives, and returns
             the next observation, None where the episode is over.
-        number, seed, started_at: The episode's number (NO_NUMBER for none), the seed of its reset, and the time of
-            that.
+        number, seed, started_at: The episode's number (NO_NUMBER for none), the seed of its reset, and the
+            time of that.
         observation: The one to act on next.
         flags: Terminated and truncated, as the last step gave them.
         where: The call of user code that runs, or has raised; set by whoever makes it.
-        is_used: Whether an episode started in the environment; `is_watched`: whether its first reset was looked
-            at.
+        is_used: Whether an episode started in the environment; `is_watched`: whether its first reset was
+            looked at.
     """
 
     __slots__ = (
