@@ -17,6 +17,8 @@ from rollout_cli.samplers.plan import contiguous_ranges
 FACTS = ("return", "length", "terminated", "truncated", "seed", "episode_number")
 """The columns of `meta/episodes` that an episode has wherever, and whenever, it is run."""
 
+_INFO_PREFIXES = tuple(f"{group}." for group in INFO_GROUPS)
+
 
 def keep_expression(text: str) -> Expression:
     """Return an expression that workers can evaluate.
@@ -26,11 +28,11 @@ def keep_expression(text: str) -> Expression:
     """
     expression = Expression(text)
     for name in expression.names:
-        if name not in FACTS and not name.startswith(tuple(f"{group}." for group in INFO_GROUPS)):
-            raise expression.no_column(name, [*FACTS, *(f"{group}.KEY" for group in INFO_GROUPS)])
+        if name not in FACTS and not name.startswith(_INFO_PREFIXES):
+            raise expression.no_column(name, [*FACTS, *(f"{prefix}KEY" for prefix in _INFO_PREFIXES)])
     # The rest of what can be wrong shows up as it is evaluated.
-    number, nothing = np.ma.zeros(1), all_masked((1,), np.dtype(np.float64))
-    expression.evaluate({name: number if name in FACTS else nothing for name in expression.names}, 1)
+    columns = dict.fromkeys(expression.names, all_masked((1,), np.dtype(np.float64)))
+    expression.evaluate(columns | dict.fromkeys(FACTS, np.ma.zeros(1)), 1)
     return expression
 
 
@@ -39,7 +41,7 @@ class Judge:
 
     def __init__(self, text: str) -> None:
         self._expression = keep_expression(text)
-        self._unmet = {*self._expression.names} - {*FACTS}
+        self._unmet = set(self._expression.names).difference(FACTS)
         self._met: set[str] = set()
 
     def judge(self, chunk: Chunk) -> tuple[Chunk | None, Array, Mapping[str, UsageError]]:
@@ -50,11 +52,9 @@ class Judge:
             rising int64 (N,). Of each info that the expression names and no episode has had so far, what is
             wrong.
         """
-        self._met |= {
-            f"{group}.{'.'.join(column.path)}"
-            for group in INFO_GROUPS
-            for column in getattr(chunk, f"{group}s").columns
-        }
+        for group in INFO_GROUPS:
+            for column in getattr(chunk, f"{group}s").columns:
+                self._met.add(f"{group}.{'.'.join(column.path)}")
         self._unmet -= self._met
         present = [*FACTS, *sorted(self._met)]
         unmet = {name: self._expression.no_column(name, present) for name in sorted(self._unmet)}
@@ -91,8 +91,10 @@ def _columns(chunk: Chunk, names: tuple[str, ...]) -> dict[str, Array]:
 
 def _selected(chunk: Chunk, is_kept: Array) -> Chunk | None:
     runs = contiguous_ranges(np.flatnonzero(is_kept))
-    if not runs or is_kept.all():
-        return chunk if runs else None
+    if not runs:
+        return None
+    if is_kept.all():
+        return chunk
     pieces = [chunk.episodes(run.start, run.stop) for run in runs]
     # A view would keep the memory of all episodes, those rejected too.
     return concatenate(pieces) if len(pieces) > 1 else copy.deepcopy(pieces[0])

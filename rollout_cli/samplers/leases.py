@@ -67,23 +67,23 @@ class Leases:
         paces: Sequence[Pace] = (),
         now: float = 0.0,
     ) -> None:
-        self._plan, self._size, self._block = plan, size or LeaseSize(), block
+        self._plan = plan
+        self._size = size or LeaseSize()
+        self._block = block
         self.paces = [*paces, *(Pace(now) for _ in range(n_workers - len(paces)))]
         # By worker, the numbers that it was leased and that did not end: rising ranges.
         self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
         # How many these are, by worker and together: a thousand workers' cannot be counted for each lease.
-        self._counts, self._n_in_flight = [0] * n_workers, 0
+        self._counts = [0] * n_workers
+        self._n_in_flight = 0
         # By worker, numbers that it is to run alone, before all others: suspects of a death or failure.
         self._isolated: list[list[int]] = [[] for _ in range(n_workers)]
 
-    def count(self, worker: int) -> int:
-        """Return how many numbers the worker was leased that did not end."""
-        return self._counts[worker]
-
-    def _set(self, worker: int, runs: list[range]) -> None:
+    def _set_in_flight(self, worker: int, runs: list[range]) -> None:
         count = sum(map(len, runs))
         self._n_in_flight += count - self._counts[worker]
-        self.in_flight[worker], self._counts[worker] = runs, count
+        self.in_flight[worker] = runs
+        self._counts[worker] = count
 
     def began(self, worker: int, now: float) -> None:
         """Note that the worker began to run episodes."""
@@ -101,56 +101,59 @@ class Leases:
             if not self.in_flight[worker]:
                 number = self._isolated[worker].pop(0)
                 lease = [range(number, number + 1)]
-        elif count := self._wanted(worker, buffer_is_full=buffer_is_full):
-            left = self._plan.still_needed(self._n_in_flight)
-            lease = self._plan.free(worker).lease(count, NO_END if left is None else left)
+        elif count := self._n_wanted(worker, buffer_is_full=buffer_is_full):
+            n_needed = self._plan.still_needed(self._n_in_flight)
+            lease = self._plan.free(worker).lease(count, NO_END if n_needed is None else n_needed)
         if lease:
-            self._set(worker, sorted([*self.in_flight[worker], *lease], key=attrgetter("start")))
+            self._set_in_flight(worker, sorted([*self.in_flight[worker], *lease], key=attrgetter("start")))
         return tuple(lease)
 
-    def _wanted(self, worker: int, *, buffer_is_full: bool) -> int:
+    def _n_wanted(self, worker: int, *, buffer_is_full: bool) -> int:
         """Return how many numbers the worker should get now."""
-        has = self.count(worker)
+        n_leased = self._counts[worker]
         size = min(MAX_LEASE, max(self._block, self.paces[worker].episodes_in(self._size.seconds)))
-        if len(self.in_flight) == 1 and self._plan.still_needed(has) is not None:
+        if len(self.in_flight) == 1 and self._plan.still_needed(n_leased) is not None:
             size = MAX_LEASE  # Nobody else can run them.
         count = 0
-        if has <= (self._size.ahead - 1) * size:
+        if n_leased <= (self._size.ahead - 1) * size:
             # What came back lies below what others run: it must run first, or the buffer could never drain.
-            count = max(self._plan.free(worker).n_released, 0 if buffer_is_full else self._share(worker, has))
-            count = min(count, self._size.ahead * size - has)
+            count = self._plan.free(worker).n_released
+            if not buffer_is_full:
+                count = max(count, self._share(worker, n_leased))
+            count = min(count, self._size.ahead * size - n_leased)
         if count == 0 and self._must_run_next(worker, buffer_is_full=buffer_is_full):
             return 1
         return count
 
-    def _share(self, worker: int, has: int) -> int:
+    def _share(self, worker: int, n_leased: int) -> int:
         """Return the worker's equal share of the rest; half of it if that takes long, so all end together."""
-        n_workers, in_flight = len(self.in_flight), self._n_in_flight
-        left = self._plan.still_needed(in_flight)
-        if left is None:
+        n_workers = len(self.in_flight)
+        in_flight = self._n_in_flight
+        n_needed = self._plan.still_needed(in_flight)
+        if n_needed is None:
             return MAX_LEASE * self._size.ahead
-        fair = -(-(left + in_flight) // n_workers)
+        share = -(-(n_needed + in_flight) // n_workers)
         if n_workers > 1:
-            fair = max(-(-fair // 2), min(fair, self.paces[worker].episodes_in(LAST_SECONDS)), 1)
-        return min(left, max(0, fair - has))
+            share = max(-(-share // 2), min(share, self.paces[worker].episodes_in(LAST_SECONDS)), 1)
+        return min(n_needed, max(0, share - n_leased))
 
     def _must_run_next(self, worker: int, *, buffer_is_full: bool) -> bool:
         """Return whether the worker's next number is the lowest missing one, without which nothing ends."""
         if self._n_in_flight and not buffer_is_full:
             return False  # What is in flight moves the run on; only a full buffer asks for the lowest.
-        free = [self._plan.free(other).next_number for other in range(len(self.in_flight))]
-        taken = [runs[0].start for runs in self.in_flight if runs]
-        taken += [numbers[0] for numbers in self._isolated if numbers]
-        return free[worker] < NO_END and free[worker] == min([*taken, *free])
+        next_numbers = [self._plan.free(other).next_number for other in range(len(self.in_flight))]
+        leased = [runs[0].start for runs in self.in_flight if runs]
+        leased += [numbers[0] for numbers in self._isolated if numbers]
+        return next_numbers[worker] < NO_END and next_numbers[worker] == min([*leased, *next_numbers])
 
     def remove(self, worker: int, runs: Sequence[range]) -> None:
         """Forget numbers of the worker's: ranges without gaps, rising."""
-        self._set(worker, without(self.in_flight[worker], runs))
+        self._set_in_flight(worker, without(self.in_flight[worker], runs))
 
     def release(self, worker: int) -> None:
         """Let all numbers of the worker's be leased again, to anybody who may run them."""
         self._plan.free(worker).release(self.in_flight[worker])
-        self._set(worker, [])
+        self._set_in_flight(worker, [])
 
     def isolate(self, worker: int, numbers: Iterable[int]) -> None:
         """Take numbers from what the worker runs; it is to run them later, one at a time."""
@@ -160,6 +163,6 @@ class Leases:
     def drop_above(self, worker: int, last: int) -> bool:
         """Forget the worker's numbers above `last`; return whether it runs any of them."""
         self._isolated[worker] = [number for number in self._isolated[worker] if number <= last]
-        before = self.count(worker)
+        before = self._counts[worker]
         self.remove(worker, [range(last + 1, NO_END)])
-        return self.count(worker) < before
+        return self._counts[worker] < before

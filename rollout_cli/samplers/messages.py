@@ -185,16 +185,14 @@ def _users_traceback(error: BaseException) -> str:
 
     Where every frame is ours, user code gave something wrong, and the message says what.
     """
-    seen = [error]
+    chain = [error]
     # Nothing keeps a user's code from raising an error from itself, or two from each other.
-    while isinstance(error, RolloutError) and error.__cause__ is not None and error.__cause__ not in seen:
+    while isinstance(error, RolloutError) and error.__cause__ is not None and error.__cause__ not in chain:
         error = error.__cause__
-        seen.append(error)
+        chain.append(error)
     trace = error.__traceback__
     while trace is not None and _OURS in Path(trace.tb_frame.f_code.co_filename).parents:
         trace = trace.tb_next
-    return (
-        ""
-        if isinstance(error, RolloutError) or trace is None
-        else traceback_text(error.with_traceback(trace))
-    )
+    if isinstance(error, RolloutError) or trace is None:
+        return ""
+    return traceback_text(error.with_traceback(trace))

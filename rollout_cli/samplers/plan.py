@@ -5,12 +5,13 @@ Numbers are handled as ranges, so that thousands of short episodes cost what one
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import dataclass, replace
+from operator import add, attrgetter
 from typing import ClassVar
 
 import numpy as np
@@ -91,8 +92,11 @@ Plan = MinTimesteps | Episodes | EpisodesPerWorker
 
 def _check(plan: Plan, *, is_possible: bool) -> None:
     if not is_possible:
-        hint = "give 1 timestep or episode, or more, and a range that has an episode"
-        raise ArgumentError(f"there is no run of {plan}", code="plan-empty", hint=hint)
+        raise ArgumentError(
+            f"there is no run of {plan}",
+            code="plan-empty",
+            hint="give 1 timestep or episode, or more, and a range that has an episode",
+        )
 
 
 Covered = tuple[int, int, int | None]
@@ -109,9 +113,9 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
         UsageError: If the earlier run has more than the plan.
     """
     if isinstance(plan, EpisodesPerWorker):
-        first, each = plan.first, plan.episodes
-        done = tuple(stop - first - worker * each for worker, (stop, _, _) in enumerate(covered))
-        return EpisodesPerWorker(each, first, done) if min(done) < each else None
+        firsts = itertools.count(plan.first, plan.episodes)
+        done = tuple(stop - first for first, (stop, _, _) in zip(firsts, covered, strict=False))
+        return replace(plan, done=done) if min(done) < plan.episodes else None
     next_number, steps, last_length = covered[0]
     n_run = next_number - plan.first
     # What there is of each, how much of that was needed at least, and how much there may be.
@@ -194,17 +198,19 @@ class PlanState:
     ) -> None:
         self._prefixes: list[_Prefix] = []
         lengths = lengths or LengthEstimate()
-        self._first = self._size = 0  # Of the first partition and of each, where there are several.
+        # Of the first partition and of each, where there are several.
+        self._first_number = self._partition_size = 0
         self.stride = n_workers if by_worker else 1
         match plan:
             case None:
-                self.firsts, self.stops = [0], [0]
+                self.firsts = [0]
+                self.stops = [0]
             case EpisodesPerWorker(episodes, first, done):
-                self._first, self._size, self.stride = first, episodes, 1
+                self._first_number = first
+                self._partition_size = episodes
+                self.stride = 1
                 starts = range(first, first + n_workers * episodes, episodes)
-                self.firsts = [
-                    start + begun for start, begun in zip(starts, done or [0] * n_workers, strict=True)
-                ]
+                self.firsts = list(map(add, starts, done or [0] * n_workers))
                 self.stops = [start + episodes for start in starts]
             case _:
                 if plan.kept:
@@ -213,7 +219,8 @@ class PlanState:
                     )
                 if plan.timesteps:
                     self._prefixes.append(_Prefix(plan.timesteps, plan.first, lengths))
-                self.firsts, self.stops = [plan.first], [plan.stop]
+                self.firsts = [plan.first]
+                self.stops = [plan.stop]
         bounds = list(zip(self.firsts, self.stops, strict=True))
         self._missing = sum(stop - first for first, stop in bounds)
         # One for each worker where each has numbers of its own, else one for all.
@@ -231,7 +238,7 @@ class PlanState:
 
     def partition(self, number: int) -> int:
         """Return the partition that a number belongs to."""
-        return (number - self._first) // self._size if self._size else 0
+        return (number - self._first_number) // self._partition_size if self._partition_size else 0
 
     def free(self, worker: int) -> FreeNumbers:
         """Return the numbers that the worker can be leased."""
@@ -245,13 +252,14 @@ class PlanState:
         self._missing -= len(numbers)
         ends = [stop for prefix in self._prefixes if (stop := prefix.add(numbers, lengths)) is not None]
         if ends:
-            self.stops[0], self._missing, self._prefixes = min(ends), 0, []
+            self.stops[0] = min(ends)
+            self._missing = 0
+            self._prefixes = []
 
     @property
     def missing_steps(self) -> int | None:
         """Return how many steps the plan lacks by what has ended; None if no number of steps ends it."""
-        missing = [prefix.missing_steps for prefix in self._prefixes if not prefix.counts_episodes]
-        return missing[0] if missing else None
+        return next((prefix.missing_steps for prefix in self._prefixes if not prefix.counts_episodes), None)
 
     def still_needed(self, in_flight: int) -> int | None:
         """Return about how many more numbers to lease while `in_flight` run; None if unknown."""
@@ -274,18 +282,20 @@ class _Prefix:
     def __init__(
         self, target: int, first: int, estimate: LengthEstimate, *, counts_episodes: bool = False
     ) -> None:
-        self.counts_episodes, self._estimate = counts_episodes, estimate
+        self.counts_episodes = counts_episodes
+        self._estimate = estimate
         self.missing_steps = self._missing = target  # Of all known lengths, and of those without a gap.
         self._next = first  # The lowest number of unknown length; `_missing` steps come from there on.
-        self._ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
+        self._lengths_ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
 
     def add(self, numbers: range, lengths: Array) -> int | None:
         """Take lengths, int64 (N,), which nobody may change later; return one past the last, if known."""
-        lengths = (lengths > 0).astype(np.int64) if self.counts_episodes else lengths
-        self._ahead[numbers.start] = lengths
+        if self.counts_episodes:
+            lengths = (lengths > 0).astype(np.int64)
+        self._lengths_ahead[numbers.start] = lengths
         self._estimate.add(lengths)
         self.missing_steps -= int(lengths.sum())
-        while (run := self._ahead.pop(self._next, None)) is not None:
+        while (run := self._lengths_ahead.pop(self._next, None)) is not None:
             sums = np.cumsum(run)
             if sums[-1] >= self._missing:
                 # The first place that reaches it: what follows without steps (a skip) is left out.
@@ -306,7 +316,10 @@ class FreeNumbers:
     """
 
     def __init__(self, first: int, stop: int, *, stride: int = 1, block: int = 1) -> None:
-        self._next, self._stop, self._stride, self._block = first, stop, stride, block
+        self._next = first
+        self._stop = stop
+        self._stride = stride
+        self._block = block
         self._released: list[range] = []  # The numbers that came back: rising ranges.
 
     @property
@@ -323,7 +336,8 @@ class FreeNumbers:
 
     def lease(self, count: int, most: int = NO_END) -> list[range]:
         """Lease up to `count` numbers, released ones first; in whole blocks, if these are at most `most`."""
-        released, leased = self._released, []
+        released = self._released
+        leased = []
         while count > 0 and released:
             run = released.pop(0)
             if len(run) > count:
@@ -337,7 +351,8 @@ class FreeNumbers:
             stop = min(self._next + size * self._stride, self._stop)
             fresh = range(self._next, stop, self._stride)
             self._next += len(fresh) * self._stride
-            leased += [fresh] if fresh else []
+            if fresh:
+                leased.append(fresh)
         return leased
 
     def release(self, runs: Iterable[range]) -> None:
@@ -355,21 +370,21 @@ def contiguous_ranges(numbers: Array) -> list[range]:
     return list(map(range, firsts.tolist(), (lasts + 1).tolist()))
 
 
-def without(runs: Sequence[range], gone: Sequence[range]) -> list[range]:
-    """Return the numbers of `runs` that are not in `gone`, in one pass.
+def without(runs: Sequence[range], removed: Sequence[range]) -> list[range]:
+    """Return the numbers of `runs` that are not in `removed`, in one pass.
 
     Args:
         runs: Ranges of any step, in order of their first numbers; they may interleave.
-        gone: Ranges without gaps, the lowest first; they may hold other numbers too.
+        removed: Ranges without gaps, the lowest first; they may hold other numbers too.
     """
-    left: list[range] = []
+    remaining_runs: list[range] = []
     for run in runs:
-        at = bisect_left(gone, run.start, key=lambda below: below[-1])
-        while run and at < len(gone) and gone[at].start <= run[-1]:
-            if below := run[: bisect_left(run, gone[at].start)]:
-                left.append(below)
-            run = run[bisect_left(run, gone[at].stop) :]  # noqa: PLW2901  What is left of it.
-            at += 1
+        index = bisect_left(removed, run.start, key=lambda numbers: numbers[-1])
+        while run and index < len(removed) and removed[index].start <= run[-1]:
+            if below := run[: bisect_left(run, removed[index].start)]:
+                remaining_runs.append(below)
+            run = run[bisect_left(run, removed[index].stop) :]  # noqa: PLW2901  The rest of it.
+            index += 1
         if run:
-            left.append(run)
-    return left
+            remaining_runs.append(run)
+    return remaining_runs

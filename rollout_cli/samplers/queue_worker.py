@@ -42,20 +42,22 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
     Raises:
         InternalError: At an unknown command (an AssertionError, too).
     """
-    with contextlib.ExitStack() as ending:
-        for end in (to_worker, to_sampler):
-            if hasattr(end, "close"):
-                ending.callback(end.close)
+    with contextlib.ExitStack() as stack:
+        for worker_queue in (to_worker, to_sampler):
+            if hasattr(worker_queue, "close"):
+                stack.callback(worker_queue.close)
         if hasattr(to_sampler, "cancel_join_thread"):
             to_sampler.cancel_join_thread()  # Else an ending process waits until somebody reads what it sent.
         if multiprocessing.parent_process() is not None:
             setproctitle.setproctitle(f"worker:{worker_number}")
-        ending.enter_context(factory.setup())
+        stack.enter_context(factory.setup())
         worker = factory(worker_number)
-        ending.callback(worker.shutdown)
+        stack.callback(worker.shutdown)
         _update(worker, agent, env)
         factory.after_updates()
-        version, is_streaming, unsent = 0, False, None
+        version = 0
+        is_streaming = False
+        unsent = None
         while True:
             command: Any = ("continue", ())
             with contextlib.suppress(queue.Empty):
@@ -70,7 +72,8 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
                     unsent = unsent or ("trajectory", (worker.rollout(), version, worker_number))
                     try:
                         to_sampler.put_nowait(unsent)
-                        is_streaming, unsent = True, None
+                        is_streaming = True
+                        unsent = None
                     except queue.Full:
                         is_streaming = False
                 case "stop":
@@ -82,9 +85,11 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
 
 
 def _update(worker: Worker, agent: Any, env: Any) -> None:
-    # The bytes are the sampler's own.
-    agent = pickle.loads(agent) if isinstance(agent, bytes) else agent  # noqa: S301
+    if isinstance(agent, bytes):
+        agent = pickle.loads(agent)  # noqa: S301  The bytes are the sampler's own.
     if not isinstance(agent, dict | tuple | np.ndarray | None):
         worker.forget_agent()  # The one before need not fit the new environment.
-    worker.update_env(env if env is None or isinstance(env, EnvUpdate) else as_env_source(env))
+    if not isinstance(env, EnvUpdate | None):
+        env = as_env_source(env)
+    worker.update_env(env)
     worker.update_agent(agent)

@@ -27,7 +27,8 @@ class ReorderBuffer:
     """
 
     def __init__(self, plan: PlanState, most_bytes: int = MOST_BYTES) -> None:
-        self._plan, self._most_bytes = plan, most_bytes
+        self._plan = plan
+        self._most_bytes = most_bytes
         self._next = list(plan.firsts)
         self._entries: dict[int, _Entry] = {}
         self._n_bytes = 0
@@ -41,9 +42,11 @@ class ReorderBuffer:
     @property
     def n_waiting(self) -> int:
         """Return how many episodes that the plan needs wait for one before them."""
-        stops = self._plan.stops
-        entries = ((n, entry) for n, entry in self._entries.items() if entry.chunk is not None)
-        return sum(max(0, min(entry.stop, stops[self._plan.partition(n)]) - n) for n, entry in entries)
+        return sum(
+            max(0, min(entry.stop, self._plan.stops[self._plan.partition(number)]) - number)
+            for number, entry in self._entries.items()
+            if entry.chunk is not None
+        )
 
     def is_past(self, number: int) -> bool:
         """Return whether an episode lies below the one that comes next."""
@@ -53,7 +56,8 @@ class ReorderBuffer:
         """Take finished episodes that were not given before."""
         stop = 0
         for numbers in contiguous_ranges(chunk.numbers):
-            start, stop = stop, stop + len(numbers)
+            start = stop
+            stop += len(numbers)
             episodes = chunk.episodes(start, stop)
             self._n_bytes += _size(episodes)
             self._entries[numbers.start] = _Entry(numbers.stop, episodes)
@@ -64,12 +68,12 @@ class ReorderBuffer:
 
     def ready(self) -> Iterator[AnyChunk]:
         """Yield every chunk whose turn it is, partition by partition."""
-        for partition, end in enumerate(self._plan.stops):
-            while (number := self._next[partition]) < end:
+        for partition, last_stop in enumerate(self._plan.stops):
+            while (number := self._next[partition]) < last_stop:
                 entry = self._entries.pop(number, None)
                 if entry is None:
                     break
-                stop = self._next[partition] = min(entry.stop, end)
+                stop = self._next[partition] = min(entry.stop, last_stop)
                 self.stop = max(self.stop, stop)
                 if entry.chunk is not None:
                     self._n_bytes -= _size(entry.chunk)
@@ -78,5 +82,8 @@ class ReorderBuffer:
 
 def _size(chunk: AnyChunk) -> int:
     """Return the bytes of a chunk, with those of its infos where it is here."""
-    tables = (chunk.env_infos, chunk.agent_infos, chunk.episode_infos) if isinstance(chunk, Chunk) else ()
-    return chunk.n_bytes + sum(column.values.nbytes for table in tables for column in table.columns)
+    n_bytes = chunk.n_bytes
+    if isinstance(chunk, Chunk):
+        for table in (chunk.env_infos, chunk.agent_infos, chunk.episode_infos):
+            n_bytes += sum(column.values.nbytes for column in table.columns)
+    return n_bytes

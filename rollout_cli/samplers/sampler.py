@@ -43,34 +43,8 @@ _clock = time.monotonic
 Fact = TypeVar("Fact")
 
 
-class Sampler:
-    """Samples episodes with several workers.
-
-    A subclass gives a pool by `_make_pool`. A sampler of another kind overrides the documents' methods
-    instead: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`, `shutdown_worker`.
-
-    Args:
-        agents: A policy for all workers, or a list of one a worker: a SPEC, or what `adapt_policy` takes.
-        envs: An environment (or EnvSource) for all workers, or a list of one a worker; each gets its copy.
-        worker_factory: Builds the workers.
-        supervision: What to do about workers that die and episodes that fail.
-        warn: Called with one line for each fault that does not end a call; None writes them to the log.
-        options: In place of a factory its arguments, as `WorkerFactory` takes them: `max_episode_length`,
-            `seed`, `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
-
-    A WorkerFactory as the first argument selects garage's order (worker_factory, agents, envs).
-
-    Attributes:
-        seed: The root seed.
-        n_workers: How many workers there may be.
-        n_started: How many of them were started: the lowest ones.
-        built_at: When the first of them had built its environment and policy, in seconds since the epoch.
-        next_number: The number of the next call's first episode; it never goes back.
-        total_env_steps: Steps of all episodes handed on so far.
-        skipped: By number, why an episode of the last call was left out.
-        dropped_episodes: Episodes of the last call that ended behind one that had not when it was stopped.
-        is_done: Whether all episodes of the last call's plan had ended when it did.
-    """
+class PlanSampler:
+    """Runs plans over a pool of workers, and streams their episodes; `Sampler` documents its arguments."""
 
     _lease_size: LeaseSize = LeaseSize()
     _buffer_bytes: int = MOST_BYTES  # Of episodes that wait for one before them.
@@ -89,7 +63,9 @@ class Sampler:
     ) -> None:
         refuse_in_worker(type(self).__name__)
         if isinstance(agents, WorkerFactory):
-            worker_factory, agents, envs = agents, envs, garage_envs
+            worker_factory = agents
+            agents = envs
+            envs = garage_envs
         options = {name: value for name, value in options.items() if value is not None}
         if worker_factory is not None and options:
             raise UsageError(
@@ -98,7 +74,8 @@ class Sampler:
                 hint="omit one of them",
             )
         self._factory = worker_factory or WorkerFactory(**options)
-        self.n_workers, self.seed = self._factory.n_workers, self._factory.seed
+        self.n_workers = self._factory.n_workers
+        self.seed = self._factory.seed
         self._updates = UpdateLog(self._factory, agents, envs)
         self._supervision = supervision or Supervision()
         self._supervisor = Supervisor(self._supervision, self.seed)
@@ -114,7 +91,8 @@ class Sampler:
         self.skipped: dict[int, str] = {}
         self._generation = self.n_started = self.next_number = 0
         self.total_env_steps = self.dropped_episodes = 0
-        self.is_done, self.built_at = False, 0.0
+        self.is_done = False
+        self.built_at = 0.0
 
     @classmethod
     def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
@@ -129,12 +107,12 @@ class Sampler:
     @property
     def env_spec(self) -> EnvSpec:
         """Return spaces and limit of the environment; InternalError says that no worker has built it yet."""
-        return _built(self._env_spec)
+        return _require(self._env_spec)
 
     @property
     def report(self) -> WorkerReport:
         """Return what only workers know of environment and policy, joined; the error is `env_spec`'s."""
-        return _built(self._report)
+        return _require(self._report)
 
     # -- sampling ----------------------------------------------------------------------------------
 
@@ -168,7 +146,8 @@ class Sampler:
             self._starting = self._report = None  # The new ones read other files.
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
-        call, self._starting = self._starting, None
+        call = self._starting
+        self._starting = None
         if call is None or call.plan is not plan:
             call = self._begin(plan, updates)
         with self._shut_down_on_error(call):
@@ -185,11 +164,10 @@ class Sampler:
                 self.total_env_steps += chunk.n_steps
                 yield chunk
                 if call.generation != self._generation:
-                    hint = "finish or close it first"
                     raise UsageError(
                         "this stream was overtaken by a later call of its sampler",
                         code="stream-overtaken",
-                        hint=hint,
+                        hint="finish or close it first",
                     )
             if self._failure is not None:
                 raise as_raised(self._failure)
@@ -198,6 +176,186 @@ class Sampler:
             if call.is_over or self._stops.is_over:
                 return
             self._take(call)
+
+    def segment_runner(self) -> SegmentRunner:
+        """Return what calls the function that writes a segment, near what `stream_refs` refers to."""
+        return SegmentRunner()
+
+    def request_stop(self, *, grace: float = 0.0, after: float = 0.0) -> None:
+        """Let this stream, or else the next, end early with what is finished; for signal handlers, too.
+
+        Of several requests for one stream the earliest counts.
+
+        Args:
+            grace: Seconds that are left to running episodes below the highest that ended: they hold it up.
+            after: Seconds until then.
+        """
+        self._stops.add(grace=grace, after=after)
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def _make_pool(self) -> Pool:
+        """Return a pool of `n_workers` workers, none of them started."""
+        raise UsageError(
+            f"{type(self).__name__} has no workers of its own",
+            code="sampler-abstract",
+            hint="use LocalSampler, MultiprocessingSampler or RaySampler, or override the documents' methods",
+        )
+
+    def start_worker(self, plan: Plan | None = None) -> None:
+        """Start the workers before the first call, and let them begin its `plan`; does not wait for them."""
+        if self._pool is None:
+            self._starting = self._begin(plan)
+
+    def wait_until_started(self) -> EnvSpec:
+        """Start the workers, wait until one has built its environment and policy, and return its `env_spec`.
+
+        Raises:
+            RolloutError: If one of them could not be built.
+        """
+        if self._env_spec is None:
+            call = self._starting or self._begin(None)
+            with self._shut_down_on_error(call):
+                while self._env_spec is None:
+                    if self._failure is not None:
+                        raise as_raised(self._failure)
+                    if self._stops.has_begun:
+                        raise InterruptedRunError("the run was ended before a worker had started")
+                    self._take(call)
+        return self.env_spec
+
+    def shutdown_worker(self) -> None:
+        """End the workers, and whatever their environments started; a later call starts new ones."""
+        pool = self._pool
+        self._pool = None
+        self._starting = None
+        if pool is not None:
+            pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown_worker()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the workers; a copy starts its own, where this one's updates have brought them."""
+        reset = {"_warn": _log.warning, "_pool": None, "_starting": None, "_failure": None, "_env_spec": None}
+        return self.__dict__ | {name: value for name, value in reset.items() if name in self.__dict__}
+
+    # -- one call ----------------------------------------------------------------------------------
+
+    def _begin(self, plan: Plan | None, changes: Sequence[Update] = ()) -> SamplerMachine:
+        """Begin a call: new workers get their whole history, the others the call's changes."""
+        if self._failure is not None:
+            self.shutdown_worker()  # Of a call that was left before its failure was seen.
+        if self._pool is None:
+            self._pool = self._make_pool()
+            self.n_started = 0
+            self._supervisor = Supervisor(self._supervision, self.seed)
+        self._generation += 1
+        self._lengths.fade()
+        self._starting = self._failure = None
+        self.dropped_episodes = 0
+        self.skipped = {}
+        call = SamplerMachine(
+            self._generation,
+            plan,
+            self._updates,
+            self._supervisor,
+            n_workers=self.n_workers,
+            n_running=self.n_started,
+            is_parallel=self._is_parallel,
+            block=self._factory.numbers_at_once,
+            lease_size=self._lease_size,
+            most_bytes=self._buffer_bytes,
+            first_number=self.next_number,
+            lengths=self._lengths,
+            paces=self._paces,
+            now=_clock(),
+        )
+        self.n_started = call.n_workers
+        self._paces = call.paces
+        with self._shut_down_on_error(call):
+            self._execute(call.begin(changes))
+        return call
+
+    def _take(self, call: SamplerMachine) -> None:
+        """Wait until something happens in the pool, and handle it."""
+        self._execute(call.top_up())
+        if self._pool is None:
+            raise UsageError(
+                "the workers were shut down during their stream",
+                code="sampler-shut-down",
+                hint="begin a new stream",
+            )
+        for event in self._pool.wait():
+            if isinstance(event, Started | Reported) and event.generation == call.generation:
+                self._report = (self._report or replace(event.report, files=())).joined(event.report)
+            if isinstance(event, Started) and event.generation == call.generation:
+                self._env_spec = _common_spec(self._env_spec, event.env_spec)
+                self.built_at = self.built_at or event.at
+            self._execute(call.handle(event, _clock()))
+
+    def _execute(self, instructions: Sequence[Instruction]) -> None:
+        """Do what the call has decided; nothing where the workers were shut down meanwhile."""
+        if self._pool is not None:
+            self._failure = _carry_out(instructions, self._pool, self._warn) or self._failure
+
+    def _end(self, call: SamplerMachine) -> None:
+        """Let the workers stop, and forget what was not handed on."""
+        self.next_number = max(self.next_number, call.buffer.stop)
+        if call.generation == self._generation:
+            self._stops = StopRequests()
+            self.dropped_episodes = call.buffer.n_waiting
+            self.skipped = call.skipped
+            self.is_done = call.is_done
+            if self._failure is not None:
+                # A caller may have enough after the episodes that come before a failure, and never see it.
+                self.shutdown_worker()
+            self._execute(call.end())
+
+    @contextmanager
+    def _shut_down_on_error(self, call: SamplerMachine) -> Iterator[None]:
+        """End the workers after an error: no later call could rely on their state. Not under a later call."""
+        try:
+            yield
+        except BaseException as error:
+            # With GeneratorExit the caller has enough, and the workers stop.
+            if call.generation == self._generation and not isinstance(error, GeneratorExit):
+                self._updates.has_failed = isinstance(error, UserCodeError) and not error.episodes
+                self.shutdown_worker()
+            raise
+
+
+class Sampler(PlanSampler):
+    """Samples episodes with several workers.
+
+    A subclass gives a pool by `_make_pool`. A sampler of another kind overrides the documents' methods
+    instead: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`, `shutdown_worker`.
+
+    Args:
+        agents: A policy for all workers, or a list of one a worker: a SPEC, or what `adapt_policy` takes.
+        envs: An environment (or EnvSource) for all workers, or a list of one a worker; each gets its copy.
+        worker_factory: Builds the workers.
+        supervision: What to do about workers that die and episodes that fail.
+        warn: Called with one line for each fault that does not end a call; None writes them to the log.
+        options: In place of a factory its arguments, as `WorkerFactory` takes them: `max_episode_length`,
+            `seed`, `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
+
+    A WorkerFactory as the first argument selects garage's order (worker_factory, agents, envs).
+
+    Attributes:
+        seed: The root seed.
+        n_workers: How many workers there may be.
+        n_started: How many of them were started: the lowest ones.
+        built_at: When the first of them had built its environment and policy, in seconds since the epoch.
+        next_number: The number of the next call's first episode; it never goes back.
+        total_env_steps: Steps of all episodes handed on so far.
+        skipped: By number, why an episode of the last call was left out.
+        dropped_episodes: Episodes of the last call that ended behind one that had not when it was stopped.
+        is_done: Whether all episodes of the last call's plan had ended when it did.
+    """
 
     def obtain_samples(
         self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
@@ -235,166 +393,23 @@ class Sampler:
             return EpisodeBatch.from_chunks(self.env_spec, ordered)
         raise InterruptedRunError("the call was stopped before an episode had ended", code="no-episode-ended")
 
-    def segment_runner(self) -> SegmentRunner:
-        """Return what calls the function that writes a segment, near what `stream_refs` refers to."""
-        return SegmentRunner()
 
-    def request_stop(self, *, grace: float = 0.0, after: float = 0.0) -> None:
-        """Let this stream, or else the next, end early with what is finished; for signal handlers, too.
-
-        Of several requests for one stream the earliest counts.
-
-        Args:
-            grace: Seconds that are left to running episodes below the highest that ended: they hold it up.
-            after: Seconds until then.
-        """
-        self._stops.add(grace=grace, after=after)
-
-    # -- workers -----------------------------------------------------------------------------------
-
-    def _make_pool(self) -> Pool:
-        """Return a pool of `n_workers` workers, none of them started."""
-        hint = "use LocalSampler, MultiprocessingSampler or RaySampler, or override the documents' methods"
-        raise UsageError(
-            f"{type(self).__name__} has no workers of its own", code="sampler-abstract", hint=hint
-        )
-
-    def start_worker(self, plan: Plan | None = None) -> None:
-        """Start the workers before the first call, and let them begin its `plan`; does not wait for them."""
-        if self._pool is None:
-            self._starting = self._begin(plan)
-
-    def wait_until_started(self) -> EnvSpec:
-        """Start the workers, wait until one has built its environment and policy, and return its `env_spec`.
-
-        Raises:
-            RolloutError: If one of them could not be built.
-        """
-        if self._env_spec is None:
-            call = self._starting or self._begin(None)
-            with self._shut_down_on_error(call):
-                while self._env_spec is None:
-                    if self._failure is not None:
-                        raise as_raised(self._failure)
-                    if self._stops.has_begun:
-                        raise InterruptedRunError("the run was ended before a worker had started")
-                    self._take(call)
-        return self.env_spec
-
-    def shutdown_worker(self) -> None:
-        """End the workers, and whatever their environments started; a later call starts new ones."""
-        pool, self._pool, self._starting = self._pool, None, None
-        if pool is not None:
-            pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown_worker()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return all but the workers; a copy starts its own, where this one's updates have brought them."""
-        reset = {"_warn": _log.warning, "_pool": None, "_starting": None, "_failure": None, "_env_spec": None}
-        return self.__dict__ | {name: value for name, value in reset.items() if name in self.__dict__}
-
-    # -- one call ----------------------------------------------------------------------------------
-
-    def _begin(self, plan: Plan | None, changes: Sequence[Update] = ()) -> SamplerMachine:
-        """Begin a call: new workers get their whole history, the others the call's changes."""
-        if self._failure is not None:
-            self.shutdown_worker()  # Of a call that was left before its failure was seen.
-        if self._pool is None:
-            self._pool, self.n_started = self._make_pool(), 0
-            self._supervisor = Supervisor(self._supervision, self.seed)
-        self._generation += 1
-        self._lengths.fade()
-        self._starting = self._failure = None
-        self.dropped_episodes, self.skipped = 0, {}
-        call = SamplerMachine(
-            self._generation,
-            plan,
-            self._updates,
-            self._supervisor,
-            n_workers=self.n_workers,
-            n_running=self.n_started,
-            is_parallel=self._is_parallel,
-            block=self._factory.numbers_at_once,
-            lease_size=self._lease_size,
-            most_bytes=self._buffer_bytes,
-            first_number=self.next_number,
-            lengths=self._lengths,
-            paces=self._paces,
-            now=_clock(),
-        )
-        self.n_started, self._paces = call.n_workers, call.paces
-        with self._shut_down_on_error(call):
-            self._execute(call.begin(changes))
-        return call
-
-    def _take(self, call: SamplerMachine) -> None:
-        """Wait until something happens in the pool, and handle it."""
-        self._execute(call.top_up())
-        if self._pool is None:
-            raise UsageError(
-                "the workers were shut down during their stream",
-                code="sampler-shut-down",
-                hint="begin a new stream",
-            )
-        for event in self._pool.wait():
-            if isinstance(event, Started | Reported) and event.generation == call.generation:
-                self._report = (self._report or replace(event.report, files=())).joined(event.report)
-            if isinstance(event, Started) and event.generation == call.generation:
-                self._env_spec = _common(self._env_spec, event.env_spec)
-                self.built_at = self.built_at or event.at
-            self._execute(call.handle(event, _clock()))
-
-    def _execute(self, instructions: Sequence[Instruction]) -> None:
-        """Do what the call has decided; nothing where the workers were shut down meanwhile."""
-        if self._pool is not None:
-            self._failure = _carry_out(instructions, self._pool, self._warn) or self._failure
-
-    def _end(self, call: SamplerMachine) -> None:
-        """Let the workers stop, and forget what was not handed on."""
-        self.next_number = max(self.next_number, call.buffer.stop)
-        if call.generation == self._generation:
-            self._stops = StopRequests()
-            self.dropped_episodes, self.skipped = call.buffer.n_waiting, call.skipped
-            self.is_done = call.is_done
-            if self._failure is not None:
-                # A caller may have enough after the episodes that come before a failure, and never see it.
-                self.shutdown_worker()
-            self._execute(call.end())
-
-    @contextmanager
-    def _shut_down_on_error(self, call: SamplerMachine) -> Iterator[None]:
-        """End the workers after an error: no later call could rely on their state. Not under a later call."""
-        try:
-            yield
-        except BaseException as error:
-            # With GeneratorExit the caller has enough, and the workers stop.
-            if call.generation == self._generation and not isinstance(error, GeneratorExit):
-                self._updates.has_failed = isinstance(error, UserCodeError) and not error.episodes
-                self.shutdown_worker()
-            raise
-
-
-def _built(fact: Fact | None) -> Fact:
+def _require(fact: Fact | None) -> Fact:
     """Return what is known once a worker has built its environment."""
     if fact is None:
         raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
     return fact
 
 
-def _common(first: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
+def _common_spec(known: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
     """Return the spec of all workers' environments, as which their episodes are recorded."""
-    if first not in (None, spec):
+    if known not in (None, spec):
         raise EnvLoadError(
             "the environments of two workers have different spaces or limits",
             code="worker-spaces",
             hint="build environments of one kind in all workers",
         )
-    return first or spec
+    return known or spec
 
 
 def _carry_out(

@@ -105,15 +105,20 @@ class SamplerMachine:
         paces: Sequence[Pace] = (),
         now: float = 0.0,
     ) -> None:
-        self.generation, self.plan = generation, plan
-        self._updates, self._supervisor, self._first_number = updates, supervisor, first_number
+        self.generation = generation
+        self.plan = plan
+        self._updates = updates
+        self._supervisor = supervisor
+        self._first_number = first_number
         self._plan = PlanState(
             plan, n_workers=n_workers, by_worker=updates.by_worker, block=block, lengths=lengths
         )
         self.buffer = ReorderBuffer(self._plan, most_bytes)
         self._n_running = n_running
         # One that was started for an earlier call takes part in each later one, so that it misses no update.
-        self.n_workers = max(n_running, n_workers if is_parallel or not self._plan.is_shared else 1)
+        if self._plan.is_shared and not is_parallel:
+            n_workers = 1
+        self.n_workers = max(n_running, n_workers)
         self._leases = Leases(
             self._plan, n_workers=self.n_workers, size=lease_size, block=block, paces=paces, now=now
         )
@@ -124,7 +129,7 @@ class SamplerMachine:
         self._has_failed = False
         self._n_rebuilt = 0  # How often a worker was brought up again.
         self._ready: set[int] = set()
-        self._highest: dict[int, int] = {}  # By partition, the highest number that ended.
+        self._highest_ended: dict[int, int] = {}  # By partition, the highest number that ended.
         self._n_ended = 0
         # By name, the error of an info that no episode has had; None before the first judgement.
         self._unmet: Mapping[str, RolloutError] | None = None
@@ -140,9 +145,11 @@ class SamplerMachine:
             is_new = worker >= self._n_running
             if is_new:
                 instructions.append(StartWorker(worker))
-            # No change is no update: after each update, a worker watches what is read until an episode ends.
-            changed = (change for change in changes[worker : worker + 1] if change != Update())
-            updates = self._updates.history(worker) if is_new else tuple(changed)
+                updates = self._updates.history(worker)
+            else:
+                # No change is no update: after each update, a worker watches what is read until an episode
+                # ends.
+                updates = tuple(change for change in changes[worker : worker + 1] if change != Update())
             lease = self._leases.lease(worker, buffer_is_full=False)
             salt = (self.generation, self._first_number)
             start = Start(
@@ -170,22 +177,26 @@ class SamplerMachine:
             case Failed(worker, generation, error, numbers) if not self._has_failed:
                 # One of an older call has ignored this call's `Start`: it may be in any state. And nobody
                 # needs what lies above a plan's end.
-                is_past = generation != self.generation or self._has_all
-                in_flight = self._leases.in_flight[worker]
-                decision = Decision() if is_past else self._supervisor.failed(error, numbers, in_flight)
-                return self._bring_up(worker, decision)
+                decision = Decision()
+                if generation == self.generation and not self._has_all:
+                    in_flight = self._leases.in_flight[worker]
+                    decision = self._supervisor.failed(error, numbers, in_flight)
+                return self._recover(worker, decision)
             case Died(worker) if not self._has_failed:
                 decision = Decision()
                 if not self._has_all:
-                    in_flight, starting = self._leases.in_flight[worker], worker not in self._ready
-                    decision = self._supervisor.died(event, in_flight, starting=starting)
-                return self._bring_up(worker, decision, StartWorker(worker))
+                    in_flight = self._leases.in_flight[worker]
+                    decision = self._supervisor.died(event, in_flight, starting=worker not in self._ready)
+                return self._recover(worker, decision, StartWorker(worker))
         return []
 
     def top_up(self) -> list[Instruction]:
         """Lease numbers to workers that have none: to be called after events, and after chunks were taken."""
-        idle = [worker for worker, runs in enumerate(self._leases.in_flight) if not runs]
-        return [instruction for worker in idle for instruction in self._lease(worker)]
+        instructions: list[Instruction] = []
+        for worker, runs in enumerate(self._leases.in_flight):
+            if not runs:
+                instructions += self._lease(worker)
+        return instructions
 
     def stop(self) -> list[Instruction]:
         """Begin no more numbers; drop those above their partition's highest ended one; the others run on.
@@ -194,8 +205,12 @@ class SamplerMachine:
         when. Again it does nothing.
         """
         instructions: list[Instruction] = []
-        for worker, runs in enumerate([] if self._is_ending else self._leases.in_flight):
-            last = self._highest.get(self._plan.partition(runs[0].start), -1) if runs else -1
+        if self._is_ending:
+            return instructions
+        for worker, runs in enumerate(self._leases.in_flight):
+            last = -1
+            if runs:
+                last = self._highest_ended.get(self._plan.partition(runs[0].start), -1)
             if self._leases.drop_above(worker, last):
                 instructions.append(Send(worker, Continue((), last)))
         self._is_ending = True
@@ -240,8 +255,9 @@ class SamplerMachine:
         return self._ended(event.worker, event.chunk.numbers, np.array(event.chunk.lengths), now)
 
     def _judged(self, event: Judged, now: float) -> list[Instruction]:
-        before = event.unmet if self._unmet is None else self._unmet
-        self._unmet = {name: error for name, error in before.items() if name in event.unmet}
+        if self._unmet is None:
+            self._unmet = event.unmet
+        self._unmet = {name: error for name, error in self._unmet.items() if name in event.unmet}
         for numbers in contiguous_ranges(event.rejected):
             self.buffer.pass_over(numbers)
         return self._ended(event.worker, event.rejected, np.zeros(len(event.rejected), np.int64), now)
@@ -259,7 +275,7 @@ class SamplerMachine:
             self._plan.complete(numbers, done)
         last = runs[-1][-1]
         partition = self._plan.partition(last)
-        self._highest[partition] = max(last, self._highest.get(partition, -1))
+        self._highest_ended[partition] = max(last, self._highest_ended.get(partition, -1))
         # A run that continues another one may be too short for an info that is rare.
         is_whole = self._plan.done and not self._first_number
         if self._unmet and not self._has_failed and (is_whole or self._n_ended >= MOST_UNMET):
@@ -267,9 +283,11 @@ class SamplerMachine:
             return [Fail(next(iter(self._unmet.values())))]
         return self._lease(worker)
 
-    def _bring_up(self, worker: int, decision: Decision, *first: Instruction) -> list[Instruction]:
+    def _recover(self, worker: int, decision: Decision, *first: Instruction) -> list[Instruction]:
         """Free a worker's numbers and bring it up again, or let the call fail."""
-        instructions: list[Instruction] = [Warn(decision.notice)] if decision.notice else []
+        instructions: list[Instruction] = []
+        if decision.notice:
+            instructions.append(Warn(decision.notice))
         self._leases.isolate(worker, decision.isolated)
         if decision.skipped is not None:
             number, reason = decision.skipped
@@ -284,7 +302,8 @@ class SamplerMachine:
             self._is_ending = self._has_failed = True
             return [*instructions, Fail(decision.error)]
         self._n_rebuilt += 1
-        history, salt = self._updates.history(worker), (self.generation, self._first_number, self._n_rebuilt)
+        history = self._updates.history(worker)
+        salt = (self.generation, self._first_number, self._n_rebuilt)
         start = Start(self.generation, history, (), self._plan.stride, salt, self._due(worker), rebuild=True)
         return [*instructions, *first, Send(worker, start)]
 

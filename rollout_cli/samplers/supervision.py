@@ -90,7 +90,8 @@ class Supervisor:
     """Keeps account of deaths and failures since a sampler's workers started; the seed is for messages."""
 
     def __init__(self, rules: Supervision, seed: int) -> None:
-        self._rules, self._seed = rules, seed
+        self._rules = rules
+        self._seed = seed
         self.restarts = 0
         self.begin_call()
 
@@ -105,29 +106,33 @@ class Supervisor:
 
     def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Decision:
         """Take a worker's death, with these episodes in flight (rising ranges), or before it was ready."""
-        running = _within(in_flight, death.numbers or ())
+        running = _numbers_within(in_flight, death.numbers or ())
         what = f"worker {death.worker} {death.reason}"
         if place := _CRASHING.search(death.details):
             what += f" in {place[3]} ({place[1]}, line {place[2]})"
         if starting:
             what += " while it was starting"
         elif running:
-            what += f" while it ran {_in_words(running)}"
+            what += f" while it ran {_episode_list(running)}"
         if death.late:
-            late = _within(in_flight, death.late) or death.late
+            overdue = _numbers_within(in_flight, death.late) or death.late
             limit = f"{self._rules.episode_timeout:g} s in worker {death.worker}"
             hint = (
                 "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
             )
             error = EnvError(
-                f"{self._episode(late[0])} took longer than {limit}", code="episode-timeout", hint=hint
+                f"{self._episode(overdue[0])} took longer than {limit}",
+                code="episode-timeout",
+                hint=hint,
             )
             # One that is starting was in an episode of an older call, of another policy or environment.
-            return Decision() if starting else self.failed(error, late, in_flight)
+            return Decision() if starting else self.failed(error, overdue, in_flight)
         if starting:
             self.false_starts[death.worker] += 1
             return self._restart(what, death)
-        suspects = running if death.numbers is not None else tuple(sorted(chain.from_iterable(in_flight)))
+        suspects = running
+        if death.numbers is None:
+            suspects = tuple(sorted(chain.from_iterable(in_flight)))
         self._kills.update(suspects)
         if len(suspects) != 1 or self._kills[suspects[0]] < MOST_TRIES:
             return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
@@ -146,29 +151,29 @@ class Supervisor:
             hint = death.hint or "its policy or environment crashes while it is built"
             return Decision(WorkerError(what, code="worker-start", hint=hint, details=death.details))
         if self.restarts >= most:
-            after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
+            if most:
+                what += f" after {most} {'restart' if most == 1 else 'restarts'}"
             hint = f"{death.hint or _CRASH_HINT}; {{max_worker_restarts=…}} allows more restarts"
-            return Decision(
-                WorkerError(f"{what}{after}", code="worker-died", hint=hint, details=death.details)
-            )
+            return Decision(WorkerError(what, code="worker-died", hint=hint, details=death.details))
         self.restarts += 1
-        likely = f" ({death.hint})" if death.hint else ""
-        return Decision(
-            isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})"
-        )
+        if death.hint:
+            what += f" ({death.hint})"
+        notice = f"{what}; it is started again ({self.restarts} of {most})"
+        return Decision(isolated=isolated, notice=notice)
 
     # -- failures ----------------------------------------------------------------------------------
 
     def failed(self, error: RolloutError, numbers: Sequence[int], in_flight: Sequence[range]) -> Decision:
         """Take an error of one of these episodes, or of none, in a worker that had these ranges in flight."""
-        rule, suspects = self._rules.on_env_error, _within(in_flight, numbers)
+        rule = self._rules.on_env_error
+        suspects = _numbers_within(in_flight, numbers)
         if numbers and not suspects:
             return Decision()  # They were dropped meanwhile, or ended just before their worker was killed.
         if rule == "fail" or not suspects:
             return Decision(error)
         number = suspects[0]
         if len(suspects) > 1:  # A step of several environments at once.
-            notice = f"{error.message}: {_in_words(suspects)} are run again, each alone"
+            notice = f"{error.message}: {_episode_list(suspects)} are run again, each alone"
             return Decision(isolated=suspects, notice=notice)
         if rule == "skip":
             return self._skip(number, error)
@@ -186,8 +191,14 @@ class Supervisor:
         self.n_skipped += 1
         if self.n_skipped >= MOST_SKIPPED:
             message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {error.message}"
-            hint = "hardly any episode can be run like this"
-            return Decision(type(error)(message, code="too-many-skipped", hint=hint, details=error.details))
+            return Decision(
+                type(error)(
+                    message,
+                    code="too-many-skipped",
+                    hint="hardly any episode can be run like this",
+                    details=error.details,
+                )
+            )
         return Decision(
             skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped"
         )
@@ -196,12 +207,12 @@ class Supervisor:
         return f"episode {number} (seed {env_seed(self._seed, number)})"
 
 
-def _within(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
+def _numbers_within(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
     """Return the numbers that lie in one of the ranges, rising."""
-    return tuple(number for number in sorted(set(numbers)) if any(number in run for run in runs))
+    return tuple(sorted({number for number in numbers for run in runs if number in run}))
 
 
-def _in_words(numbers: Sequence[int]) -> str:
+def _episode_list(numbers: Sequence[int]) -> str:
     """Return one or more episodes in words; of very many, the first ones."""
     names = shorten(", ".join(map(str, numbers)), 100, placeholder=" …")
     return f"episodes {names}" if len(numbers) > 1 else f"episode {names}"
@@ -225,35 +236,35 @@ class Watch:
 
     rules: Supervision
     beat_seconds: float = 0.0
-    _last: tuple[float, Notes] | None = None
+    _last_look: tuple[float, Notes] | None = None
     _stuck: float = 0.0
     _running: dict[int, float] = field(default_factory=dict)
 
     def look(self, notes: Notes, now: float) -> tuple[str, tuple[int, ...]] | None:
         """Return None, or why the worker is to be killed, and its overdue episodes (none for a step)."""
-        last = self._last
+        last = self._last_look
         if last is not None and now - last[0] < _LOOK_SECONDS:
             return None
-        self._last = now, notes
+        self._last_look = now, notes
         if last is None or not (notes.busy and last[1].busy and notes.numbers):
             self._stuck = 0.0
             return None
-        at, before = last
+        last_time, last_notes = last
         # The sampler may have been away for long; nobody knows what the worker did meanwhile.
-        elapsed = min(now - at, _MOST_SECONDS)
-        self._stuck = self._stuck + elapsed if before == notes else 0.0
+        elapsed = min(now - last_time, _MOST_SECONDS)
+        self._stuck = self._stuck + elapsed if last_notes == notes else 0.0
         limit = self.rules.step_timeout
         if limit is not None and self._stuck > limit + self.beat_seconds:
             return f"was killed, since a step took longer than {limit:g} s,", ()
-        ran_before = set(before.numbers or ())
-        self._running = {
-            n: self._running.get(n, 0.0) + elapsed if n in ran_before else 0.0 for n in notes.numbers
-        }
+        running = dict.fromkeys(notes.numbers, 0.0)
+        for number in running.keys() & (last_notes.numbers or ()):
+            running[number] = self._running.get(number, 0.0) + elapsed
+        self._running = running
         limit = self.rules.episode_timeout
-        late = tuple(
-            number for number, seconds in self._running.items() if limit is not None and seconds > limit
-        )
-        if not late:
+        if limit is None:
             return None
-        which = f"episode {late[0]}" if len(late) == 1 else f"each of {len(late)} episodes"
-        return f"was killed, since {which} took longer than {limit:g} s,", late
+        overdue = tuple(number for number, seconds in running.items() if seconds > limit)
+        if not overdue:
+            return None
+        episodes = f"episode {overdue[0]}" if len(overdue) == 1 else f"each of {len(overdue)} episodes"
+        return f"was killed, since {episodes} took longer than {limit:g} s,", overdue

@@ -36,11 +36,12 @@ class UpdateLog:
         self._factory = factory
         self.by_worker = isinstance(agents, list) or isinstance(envs, list)
         sources = factory.prepare_worker_messages(envs, _env)
-        first = _updates(factory.prepare_worker_messages(agents, _policy), sources)
+        updates = _updates(factory.prepare_worker_messages(agents, _policy), sources)
         # By worker, what it needs of all updates so far: a later one may replace earlier ones.
-        self._agents = [[update.agent] for update in first]
-        self._envs = [[update.env] for update in first]
-        self.has_failed, self._base = False, self._envs
+        self._agents = [[update.agent] for update in updates]
+        self._envs = [[update.env] for update in updates]
+        self.has_failed = False
+        self._envs_before = self._envs
         self.labels = [str(_rows(source)[0].label) for source in sources]
 
     def note(self, agent_update: Any, env_update: Any) -> list[Update]:
@@ -51,22 +52,22 @@ class UpdateLog:
         )
         updates = _updates(agents, envs)
         if not self.has_failed:
-            self._base = [*self._envs]
+            self._envs_before = [*self._envs]
         self.has_failed = False
         self.by_worker = self.by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
         for worker, update in enumerate(updates):
             if update.agent is not None:
                 # Parameters replace earlier parameters; a whole policy replaces everything.
-                before = [] if update.is_policy else self._agents[worker][:1]
-                self._agents[worker] = [*before, update.agent]
+                policy = [] if update.is_policy else self._agents[worker][:1]
+                self._agents[worker] = [*policy, update.agent]
             elif update.env is not None and len(self._agents[worker]) > 1:
                 # A policy that is built anew for other spaces needs its parameters once more.
                 updates[worker] = replace(update, agent=self._agents[worker][1])
             if update.env is not None:
-                builds_on = any(
-                    isinstance(row, EnvUpdate) and not row.replaces_env for row in _rows(envs[worker])
-                )
-                self._envs[worker] = [*self._base[worker], update.env] if builds_on else [update.env]
+                rows = _rows(envs[worker])
+                self._envs[worker] = [update.env]
+                if any(isinstance(row, EnvUpdate) and not row.replaces_env for row in rows):
+                    self._envs[worker] = [*self._envs_before[worker], update.env]
         return updates
 
     def history(self, worker: int) -> tuple[Update, ...]:
@@ -74,7 +75,8 @@ class UpdateLog:
 
         The policy need not fit any but the last environment.
         """
-        (agent, *agents), (*envs, env) = self._agents[worker], self._envs[worker]
+        agent, *agents = self._agents[worker]
+        *envs, env = self._envs[worker]
         return (
             *(Update(env=env) for env in envs),
             Update(agent, env),
@@ -86,8 +88,9 @@ def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
     are_policies = [
         agent is not None and not isinstance(agent, dict | tuple | np.ndarray) for agent in agents
     ]
-    pickled = _pickled(agents, "policy", PolicyLoadError), _pickled(envs, "environment", EnvLoadError)
-    return list(map(Update, *pickled, are_policies))
+    pickled_agents = _pickled(agents, "policy", PolicyLoadError)
+    pickled_envs = _pickled(envs, "environment", EnvLoadError)
+    return list(map(Update, pickled_agents, pickled_envs, are_policies))
 
 
 def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[bytes | None]:

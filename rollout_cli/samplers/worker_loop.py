@@ -71,11 +71,14 @@ class WorkerLoop:
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.ended = False
-        self._load_factory, self._number = load_factory, worker_number
-        self._box = crash_box or NullCrashBox()
-        self._owns_process, self._hashes_files = owns_process, hashes_files
-        self._turn_seconds, self._flush_seconds = turn_seconds, flush_seconds
-        self._entered = ExitStack()  # What is left when the worker ends, or before it is built again.
+        self._load_factory = load_factory
+        self._number = worker_number
+        self._crash_box = crash_box or NullCrashBox()
+        self._owns_process = owns_process
+        self._hashes_files = hashes_files
+        self._turn_seconds = turn_seconds
+        self._flush_seconds = flush_seconds
+        self._exit_stack = ExitStack()  # What is left when the worker ends, or before it is built again.
         self._worker: Worker | None = None
         self._judge: Judge | None = None
         # From before the worker's class or a new policy is loaded until the first episode has ended.
@@ -84,7 +87,7 @@ class WorkerLoop:
         self._failed = False
         self._flush_at = 0.0
         self._due_rows = FLUSH_ROWS
-        self._left = (0, 0)  # Rows and bytes that the last look left behind: a lower number still runs.
+        self._kept_back = (0, 0)  # Rows and bytes that the last look left behind: a lower number still runs.
         self._messages: list[ToSampler] = []
 
     @property
@@ -113,10 +116,12 @@ class WorkerLoop:
         except Exception as error:  # noqa: BLE001  Whatever it is, the sampler must hear of it.
             self._failed = True
             self._messages = [*self.rescue(), Failed.of(self._number, self._generation, error)]
-        self._box.end_turn()
-        messages, self._messages = self._messages, []
-        # One that failed does not take those after it along, such as an Exit.
-        return [*messages, *self.turn(untaken)] if untaken else messages
+        self._crash_box.end_turn()
+        messages = self._messages
+        self._messages = []
+        if untaken:  # One that failed does not take those after it along, such as an Exit.
+            messages += self.turn(untaken)
+        return messages
 
     def rescue(self) -> list[ToSampler]:
         """Return what a turn finished before it raised, which is reported; errors here are only logged."""
@@ -132,7 +137,7 @@ class WorkerLoop:
         self._worker = None
         self._end_watch()
         try:
-            self._entered.close()
+            self._exit_stack.close()
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -158,11 +163,13 @@ class WorkerLoop:
                 pass  # It crossed the report of a failure, by which all numbers are given back.
 
     def _start(self, start: Start) -> None:
-        self._generation, self._failed, self._due_rows = start.generation, False, start.due_rows
+        self._generation = start.generation
+        self._failed = False
+        self._due_rows = start.due_rows
         if start.rebuild:
             self.close()  # After a failure nobody knows what state it is in.
         is_new = self._worker is None
-        worker = self._worker = self._worker or self._built()
+        worker = self._worker = self._worker or self._build()
         worker.retract(above=None)
         if start.updates and not is_new:
             self._end_watch()
@@ -179,15 +186,15 @@ class WorkerLoop:
         self._messages.append(Started(self._number, self._generation, worker.env_spec, self._report(worker)))
         worker.assign(start.lease)
 
-    def _built(self) -> Worker:
+    def _build(self) -> Worker:
         watch = self._watch = FileWatch(PinRules())
         factory = self._factory = self._load_factory()
         self._judge = None if factory.keep is None else Judge(factory.keep)
         if self._owns_process:
-            self._entered.enter_context(factory.setup())
+            self._exit_stack.enter_context(factory.setup())
         worker = factory(self._number)
-        self._entered.callback(worker.shutdown)
-        worker.crash_box = self._box
+        self._exit_stack.callback(worker.shutdown)
+        worker.crash_box = self._crash_box
         if factory.pins is None:
             self._end_watch()
         else:
@@ -198,21 +205,22 @@ class WorkerLoop:
 
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
-            self._box.begin_turn()
-            worker.advance(_clock() + self._turn_seconds, max(self._left[0] + 1, self._due_rows))
+            self._crash_box.begin_turn()
+            worker.advance(_clock() + self._turn_seconds, max(self._kept_back[0] + 1, self._due_rows))
         if self._is_due(worker):
             self._send_finished(worker, everything=not worker.has_work)
 
     def _is_due(self, worker: Worker) -> bool:
         """Return whether finished episodes are to be sent now."""
-        rows, now = worker.finished_rows, _clock()
+        rows = worker.finished_rows
+        now = _clock()
         if not rows:
             self._flush_at = now + self._flush_seconds
         return (
             not worker.has_work
-            or rows - self._left[0] >= FLUSH_ROWS
-            or (rows > self._left[0] and rows >= self._due_rows)
-            or worker.finished_bytes - self._left[1] >= FLUSH_BYTES
+            or rows - self._kept_back[0] >= FLUSH_ROWS
+            or (rows > self._kept_back[0] and rows >= self._due_rows)
+            or worker.finished_bytes - self._kept_back[1] >= FLUSH_BYTES
             or (rows > 0 and now >= self._flush_at)
         )
 
@@ -222,7 +230,7 @@ class WorkerLoop:
         for sound, _ in pairs:
             if sound is not None:
                 self._send(worker, sound)
-        self._left = (worker.finished_rows, worker.finished_bytes)
+        self._kept_back = (worker.finished_rows, worker.finished_bytes)
         self._flush_at = _clock() + self._flush_seconds
         for _, error in pairs:
             if error is not None:
@@ -238,12 +246,18 @@ class WorkerLoop:
             kept, rejected, unmet = self._judge.judge(chunk)
             self._messages.append(Judged(self._number, self._generation, rejected, unmet))
         if kept is not None:
-            kept = without_infos(kept, self._factory.drop_infos) if self._factory.drop_infos else kept
+            if self._factory.drop_infos:
+                kept = without_infos(kept, self._factory.drop_infos)
             self._messages += [Batch(self._number, self._generation, piece) for piece in for_transport(kept)]
 
     def _report(self, worker: Worker) -> WorkerReport:
-        report, files = worker.report(), self._watch.files() if self._watch is not None else ()
-        return replace(report, files=tuple(map(hashed, files)) if self._hashes_files else files)
+        report = worker.report()
+        if self._watch is None:
+            return report
+        files = self._watch.files()
+        if self._hashes_files:
+            files = tuple(map(hashed, files))
+        return replace(report, files=files)
 
     def _end_watch(self) -> None:
         if self._watch is not None:
@@ -262,8 +276,13 @@ def take_turn(loop: WorkerLoop, worker: int, commands: Sequence[ToWorker]) -> li
     except BaseException as error:
         if is_interrupt(error):
             raise
-        reason, hint = f"was ended by {first_line(error)}", "let the user code raise an Exception"
-        death = Died(worker, reason, loop.running_numbers, traceback_text(error), hint)
+        death = Died(
+            worker,
+            f"was ended by {first_line(error)}",
+            loop.running_numbers,
+            traceback_text(error),
+            hint="let the user code raise an Exception",
+        )
         rescued = loop.rescue()
         loop.close()
         return [*rescued, death]

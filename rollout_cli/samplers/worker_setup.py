@@ -40,10 +40,9 @@ class WorkerSetup:
 
     def load_factory(self) -> WorkerFactory:
         """Return the factory; UserCodeError where its pickle cannot be loaded."""
-        what = "the worker class, its arguments or its set-up cannot be unpickled"
         with reporting(
             UserCodeError,
-            what,
+            "the worker class, its arguments or its set-up cannot be unpickled",
             code="unpickle-failed",
             hint="they must be importable in worker processes, too",
         ):

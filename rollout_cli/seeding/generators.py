@@ -30,7 +30,7 @@ class EpisodeSeeder:
     def __init__(self, root: int) -> None:
         self._root = root
         self._watched: dict[str, Any] = {}
-        self._first: dict[str, list[Any]] = {}
+        self._first_holders: dict[str, list[Any]] = {}
         self._streams: list[tuple[str, Any]] = []
 
     def watch(self, *, policy: Any = None, env: Any = None) -> None:
@@ -40,22 +40,22 @@ class EpisodeSeeder:
         hold counts as the environment's. Nothing changes but that a space makes the generator that its first
         draw would make.
         """
-        seen: dict[int, Any] = {}
+        visited: dict[int, Any] = {}
         streams: list[tuple[str, Any]] = []
         for name, item in (("env", env), ("policy", policy)):
             if item is not None and self._watched.get(name) is not item:
                 self._watched[name] = item
-                self._first.pop(name, None)
+                self._first_holders.pop(name, None)
             if name not in self._watched:
                 continue
-            holders = _search(self._watched[name], seen)
+            holders = _search(self._watched[name], visited)
             # An environment may make a generator at its first reset. Such a late one has a name of its own,
             # since whether a worker has met it must not change the others' streams.
-            first = self._first.setdefault(name, holders)
-            first_ids = {id(holder) for holder in first}
-            late = [holder for holder in holders if id(holder) not in first_ids]
-            named = [(f"{name}.{at}", holder) for at, holder in enumerate(first)]
-            named += [(f"{name}.late.{at}", holder) for at, holder in enumerate(late)]
+            first = self._first_holders.setdefault(name, holders)
+            first_ids = set(map(id, first))
+            later = [holder for holder in holders if id(holder) not in first_ids]
+            named = [(f"{name}.{index}", holder) for index, holder in enumerate(first)]
+            named += [(f"{name}.late.{index}", holder) for index, holder in enumerate(later)]
             streams = named + streams
         self._streams = streams
 
@@ -82,7 +82,7 @@ _OPAQUE = (
     # The order of a set differs from one process to the next.
     *(set, frozenset),
 )
-_GLOBAL_GENERATORS = (cast("Any", random.random).__self__, cast("Any", np.random.rand).__self__)
+_GLOBAL_GENERATOR_IDS = {id(cast("Any", draw).__self__) for draw in (random.random, np.random.rand)}
 
 
 def _is_kind(item: Any, kinds: tuple[type, ...]) -> bool:
@@ -92,9 +92,7 @@ def _is_kind(item: Any, kinds: tuple[type, ...]) -> bool:
 
 def _is_generator(item: Any) -> bool:
     if _is_kind(item, (np.random.Generator, np.random.RandomState, random.Random)):
-        return not _is_kind(item, (random.SystemRandom,)) and not any(
-            item is generator for generator in _GLOBAL_GENERATORS
-        )
+        return not _is_kind(item, (random.SystemRandom,)) and id(item) not in _GLOBAL_GENERATOR_IDS
     torch: Any = sys.modules.get("torch")
     kind = getattr(torch, "Generator", None)
     return (
@@ -104,21 +102,21 @@ def _is_generator(item: Any) -> bool:
     )
 
 
-def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
+def _search(root: Any, visited: dict[int, Any]) -> list[Any]:
     """Return the generators below `root`, the nearest first; of spaces and environments, these themselves.
 
     It follows what the garbage collector follows, so it asks no object for anything. What it meets is kept in
-    `seen`, by id, so that the ids stay theirs.
+    `visited`, by id, so that the ids stay theirs.
     """
     holders: list[Any] = []
     waiting = deque([root])
     spaces_of: dict[type, tuple[Any, ...]] = {}
-    limit = len(seen) + MAX_OBJECTS
-    while waiting and len(seen) < limit:
+    limit = len(visited) + MAX_OBJECTS
+    while waiting and len(visited) < limit:
         item = waiting.popleft()
-        if id(item) in seen or _is_kind(item, _OPAQUE):
+        if id(item) in visited or _is_kind(item, _OPAQUE):
             continue
-        seen[id(item)] = item
+        visited[id(item)] = item
         if _is_generator(item):
             holders.append(item)
             continue
@@ -126,8 +124,8 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
             # It may make its generator anew, and so stands for it. A property of the user's class may raise
             # anything.
             with contextlib.suppress(Exception):
-                if id(generator := item.np_random) not in seen:
-                    seen[id(generator)] = generator
+                if id(generator := item.np_random) not in visited:
+                    visited[id(generator)] = generator
                     holders.append(item)
         if type(item) not in spaces_of:
             spaces_of[type(item)] = _class_spaces(type(item))
@@ -143,8 +141,12 @@ def _children(item: Any, class_spaces: tuple[Any, ...]) -> Iterable[Any]:
 
 def _class_spaces(kind: type) -> tuple[Any, ...]:
     """Return the spaces that are attributes of a class, as environments often have theirs."""
-    members = (member for owner in kind.__mro__[:-1] for member in list(vars(owner).values()))
-    return tuple(member for member in members if _is_kind(member, (gymnasium.Space,)))
+    return tuple(
+        member
+        for owner in kind.__mro__[:-1]
+        for member in list(vars(owner).values())
+        if _is_kind(member, (gymnasium.Space,))
+    )
 
 
 def _seed(generator: Any, root: int, number: int | str, stream: str) -> None:

@@ -19,7 +19,9 @@ SETUP = "setup"
 """Stands in place of an episode number: the seeds of every build and update."""
 
 
-_MASK, _MIX_A, _MIX_B = 0xFFFFFFFFFFFFFFFF, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = 0xFFFFFFFFFFFFFFFF
+_MIX_A = 0xBF58476D1CE4E5B9
+_MIX_B = 0x94D049BB133111EB
 
 
 def seed_digest(root: int, number: int | str, stream: str, *, size: int) -> bytes:
@@ -54,7 +56,8 @@ def env_seeds(root: int, numbers: Array) -> Array:
 
 def _permuted(number: Any, keys: tuple[int, ...]) -> Any:
     """Permute the low 32 bits of an integer or of uint64 (N,), whose products wrap."""
-    left, right = (number & 0xFFFFFFFF) >> 16, number & 0xFFFF
+    left = (number & 0xFFFFFFFF) >> 16
+    right = number & 0xFFFF
     for key in keys:
         mixed = ((right ^ key) * _MIX_A) & _MASK
         mixed = ((mixed ^ (mixed >> 29)) * _MIX_B) & _MASK
@@ -66,7 +69,7 @@ def _permuted(number: Any, keys: tuple[int, ...]) -> Any:
 def _round_keys(root: int, epoch: int) -> tuple[int, ...]:
     """Return the four round keys; numbers of 2**32 and above are permuted anew in each epoch of 2**32."""
     digest = seed_digest(root, epoch, "env", size=32)
-    return tuple(int.from_bytes(digest[at : at + 8], "big") for at in range(0, 32, 8))
+    return tuple(int.from_bytes(digest[start : start + 8], "big") for start in range(0, 32, 8))
 
 
 def draw_root_seed() -> int:
@@ -89,13 +92,18 @@ def _torch_generators() -> list[Any]:
     default = getattr(torch, "default_generator", None)  # A module of the user's may be named torch as well.
     if default is None:
         return []
-    return [default, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
+    if not torch.cuda.is_initialized():
+        return [default]
+    return [default, *torch.cuda.default_generators]
 
 
 def torch_has_drawn() -> bool:
     """Return whether torch is loaded and its generator of the CPU has drawn since it was seeded."""
-    pairs = ((used, type(used)().manual_seed(used.initial_seed())) for used in _torch_generators()[:1])
-    return any(used.get_state().tolist() != fresh.get_state().tolist() for used, fresh in pairs)
+    generators = _torch_generators()
+    if not generators:
+        return False
+    unused = type(generators[0])().manual_seed(generators[0].initial_seed())
+    return bool(generators[0].get_state().tolist() != unused.get_state().tolist())
 
 
 def _global_states() -> tuple[Any, Any, list[Any]]:
@@ -111,7 +119,10 @@ def _put_back(states: tuple[Any, Any, list[Any]]) -> None:
     random.setstate(states[0])
     np.random.set_state(states[1])
     for generator, state in zip_longest(_torch_generators(), states[2]):
-        generator.seed() if state is None else generator.set_state(state)
+        if state is None:
+            generator.seed()
+        else:
+            generator.set_state(state)
 
 
 class BorrowedGenerators:
@@ -122,12 +133,12 @@ class BorrowedGenerators:
     """
 
     def __init__(self) -> None:
-        self._own = self._callers = _global_states()
+        self._own_states = self._callers_states = _global_states()
 
     def __enter__(self) -> None:
-        self._callers = _global_states()
-        _put_back(self._own)
+        self._callers_states = _global_states()
+        _put_back(self._own_states)
 
     def __exit__(self, *_: object) -> None:
-        self._own = _global_states()
-        _put_back(self._callers)
+        self._own_states = _global_states()
+        _put_back(self._callers_states)

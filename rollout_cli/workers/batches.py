@@ -13,9 +13,9 @@ import numpy as np
 
 from rollout_cli.episodes.infos import InfoColumn, InfoPath, InfoTable, key_text, tabulate
 from rollout_cli.episodes.spaces import Array, Leaf
-from rollout_cli.workers.checks import BadValueError, as_array, checked_text, copied, shown
+from rollout_cli.workers.checks import BadValueError, as_array, cast_numbers, checked_text, copied, shown
 
-_ODD = "odd"
+_OBJECTS = "objects"
 """The kind of a column of objects, whose values are classified one by one when they are taken."""
 
 _UNSTORABLE = object()
@@ -24,8 +24,11 @@ _UNSTORABLE = object()
 InfoKey = tuple[InfoPath, str]
 """Path and kind; one path may have several."""
 
-_WIDEST_BYTES, _LARGEST_VALUE = 8, 4_096
-"""A column of wider numbers, or of larger values (bytes), keeps objects: it would cost as much every step."""
+_WIDEST_BYTES = 8
+"""A column of wider numbers keeps objects."""
+
+_LARGEST_VALUE = 4_096
+"""A column of larger values (bytes) keeps objects: it would cost as much every step."""
 
 # -- numbers: those that cannot be used raise BadValueError --------------------------------------------------
 
@@ -33,24 +36,20 @@ _WIDEST_BYTES, _LARGEST_VALUE = 8, 4_096
 def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
     """Return the values of a leaf of a batch as an array (n, *shape) of its type; `name` is their plural."""
     if leaf.kind == "text":
-        texts = (checked_text("the text of a row", value, leaf.space) for value in values)
-        array = np.fromiter(texts, object)
+        strings = [checked_text("the text of a row", value, leaf.space) for value in values]
+        array = np.fromiter(strings, object)
     else:
         array = _as_array(values)
-    shape, where = (n_rows, *leaf.shape), f" at {leaf.name!r}" if leaf.path else ""
+    shape = (n_rows, *leaf.shape)
+    where = f" at {leaf.name!r}" if leaf.path else ""
     if array.shape != shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         raise BadValueError(
             f"the {name}{where} are {array.dtype}{array.shape}, expected {leaf.dtype}{shape} of {leaf.space}",
             code="batch-shape",
         )
-    with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
-        converted = array.astype(leaf.dtype, copy=False)
-    if converted is not array and leaf.dtype.kind in "iu" and not np.array_equal(converted, array):
-        raise BadValueError(
-            f"the {name}{where} have numbers for which {leaf.dtype} has no room, of {leaf.space}",
-            code="number-range",
-        )
-    return converted
+    if array.dtype == leaf.dtype:
+        return array
+    return cast_numbers(f"the {name}{where}", "have", leaf, array, leaf.dtype)
 
 
 def reward_batch(rewards: Any, n_rows: int) -> Array:
@@ -110,10 +109,12 @@ def batch_columns(
     for key, value in infos.items():
         if isinstance(key, str) and key.startswith("_") and key[1:] in infos:
             continue
-        has, here = infos.get(f"_{key}"), (*path, key_text(key))
-        mask = None if has is None else np.asarray(has, bool)
+        value_path = (*path, key_text(key))
+        mask = infos.get(f"_{key}")
+        if mask is not None:
+            mask = np.asarray(mask, bool)
         if isinstance(value, Mapping) and value:
-            for inner, values, inner_mask in batch_columns(value, n_rows, here):
+            for inner, values, inner_mask in batch_columns(value, n_rows, value_path):
                 # An inner dictionary of gymnasium's has masks of its own; one without is as its outer one
                 # says.
                 yield inner, values, mask if inner_mask is None else inner_mask
@@ -122,23 +123,23 @@ def batch_columns(
             is_hidden = np.ma.getmaskarray(value).reshape(len(value), -1)
             mask = np.asarray(~is_hidden.all(axis=1))
             # What lies under a mask is no value: a plain array would show it.
-            is_partial = (is_hidden.any(axis=1) & mask).any()
-            yield _column(here, list(value) if is_partial else value, mask, n_rows)
-        else:
-            yield _column(here, value, mask, n_rows)
+            if (is_hidden.any(axis=1) & mask).any():
+                value = list(value)  # noqa: PLW2901  It has masked elements, and is a column of objects.
+        yield _column(value_path, value, mask, n_rows)
 
 
 def _column(
     path: InfoPath, value: Any, mask: Array | None, n_rows: int
 ) -> tuple[InfoKey, Array, Array | None]:
-    is_sequence = isinstance(value, list | tuple) and len(value) == n_rows
-    # A value without one entry a row counts for every row.
-    is_array = hasattr(value, "__array__") and np.ndim(value) > 0
-    # Not by `np.array`, which would take arrays of one shape for rows of numbers.
     try:
-        values = (
-            np.asarray(value) if is_array else np.fromiter(value if is_sequence else [value] * n_rows, object)
-        )
+        if hasattr(value, "__array__") and np.ndim(value) > 0:
+            values = np.asarray(value)
+        else:
+            # A value without one entry a row counts for every row.
+            if not (isinstance(value, list | tuple) and len(value) == n_rows):
+                value = [value] * n_rows
+            # Not by `np.array`, which would take arrays of one shape for rows of numbers.
+            values = np.fromiter(value, object)
     except Exception:  # noqa: BLE001  A foreign array (a tensor with a gradient) may refuse in any way.
         values = np.full(n_rows, _UNSTORABLE)
     for name, array in (("info", values), ("mask of info", mask)):
@@ -149,8 +150,11 @@ def _column(
                 code="batch-shape",
             )
     kind = _kind(values)
-    if kind == _ODD:
-        copies = (copied(value) if mask is None or mask[row] else None for row, value in enumerate(values))
+    if kind == _OBJECTS:
+        copies: list[Any] = [None] * n_rows
+        for row, value in enumerate(values):
+            if mask is None or mask[row]:
+                copies[row] = copied(value)
         values = np.fromiter(copies, object)
     return (path, kind), values, mask
 
@@ -162,43 +166,46 @@ def _kind(values: Array) -> str:
         or values.dtype.itemsize > _WIDEST_BYTES
         or not 0 < row_bytes <= _LARGEST_VALUE
     ):
-        return _ODD
+        return _OBJECTS
     name = values.dtype.newbyteorder("=").name
-    return f"{name}[{','.join(map(str, values.shape[1:]))}]" if values.ndim > 1 else name
+    if values.ndim == 1:
+        return name
+    return f"{name}[{','.join(map(str, values.shape[1:]))}]"
 
 
 def infos_of_rows(infos: Any, rows: list[int], n_rows: int) -> list[dict[Any, Any]] | None:
     """Return the info dictionaries of k rows from those of a batch; None where all are empty."""
     if not infos:
         return None
-    of_rows: list[dict[Any, Any]] = [{} for _ in rows]
-    for (path, _), values, has in batch_columns(infos, n_rows):
+    row_infos: list[dict[Any, Any]] = [{} for _ in rows]
+    for (path, _), values, mask in batch_columns(infos, n_rows):
         # Copied once for all rows: whoever gave the array may write over it.
-        of_column = values[rows] if values.dtype == object else list(values[rows])
-        for info, row, value in zip(of_rows, rows, of_column, strict=True):
-            if has is None or has[row]:
+        for info, row, value in zip(row_infos, rows, values[rows], strict=True):
+            if mask is None or mask[row]:
                 _put(info, path, value)
-    return of_rows
+    return row_infos
 
 
 def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> InfoTable:
     """Return columns of (values (T, ...), which rows have one (T,)) as a table."""
     typed: list[InfoColumn] = []
-    odd: list[dict[str, Any]] = []
+    others = InfoTable(n_rows)
     # Among objects may be numbers of a kind that other steps gave as an array: both need one column.
-    odd_paths = {path for (path, kind), (_, has) in columns.items() if kind == _ODD and has.any()}
-    for (path, kind), (values, has) in columns.items():
-        rows = np.flatnonzero(has)
-        if path in odd_paths:
-            odd = odd or [{} for _ in range(n_rows)]
+    object_paths = {path for (path, kind), (_, mask) in columns.items() if kind == _OBJECTS and mask.any()}
+    infos: list[dict[str, Any]] = []
+    if object_paths:
+        infos = [{} for _ in range(n_rows)]
+    for (path, kind), (values, mask) in columns.items():
+        rows = np.flatnonzero(mask)
+        if path in object_paths:
             for row in rows.tolist():
-                _put(odd[row], path, values[row])
+                _put(infos[row], path, values[row])
+        elif len(rows) == n_rows:
+            typed.append(InfoColumn(path, kind, None, values))
         elif len(rows):
-            is_full = len(rows) == n_rows
-            typed.append(
-                InfoColumn(path, kind, None if is_full else rows, values if is_full else values[rows])
-            )
-    others = tabulate(odd) if odd else InfoTable(n_rows)
+            typed.append(InfoColumn(path, kind, rows, values[rows]))
+    if object_paths:
+        others = tabulate(infos)
     return InfoTable(n_rows, (*typed, *others.columns), others.dropped_rows)
 
 

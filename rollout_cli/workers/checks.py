@@ -15,12 +15,14 @@ import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk, concatenate
-from rollout_cli.episodes.spaces import Leaf, has_utf8
+from rollout_cli.episodes.spaces import Array, Leaf, has_utf8
 from rollout_cli.errors import EnvError, PolicyError, RolloutError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt
 
-RESET, STEP = "env.reset", "env.step"
-RESET_RESULT, STEP_RESULT = "the result of env.reset", "the result of env.step"
+RESET = "env.reset"
+STEP = "env.step"
+RESET_RESULT = "the result of env.reset"
+STEP_RESULT = "the result of env.step"
 _INTERFACES = {
     RESET_RESULT: (RESET, "(observation, info)"),
     STEP_RESULT: (STEP, "(observation, reward, terminated, truncated, info)"),
@@ -48,7 +50,9 @@ class BadValueError(Exception):
         code: str,
     ) -> None:
         super().__init__(message)
-        self.hint, self.row, self.code = hint, row, code
+        self.hint = hint
+        self.row = row
+        self.code = code
 
 
 def shown(value: Any) -> str:
@@ -95,7 +99,9 @@ def _number_in(value: Any) -> float | None:
 
 def _bad_result(name: str, value: Any, expected: str, hint: str) -> BadValueError:
     shape = getattr(value, "shape", ())
-    of_shape = f" of shape {tuple(shape)}" if shape and isinstance(shape, tuple) else ""
+    of_shape = ""
+    if shape and isinstance(shape, tuple):
+        of_shape = f" of shape {tuple(shape)}"
     text = " ".join(repr(value).split())
     return BadValueError(
         f"{STEP} returned {name}={text:.80} ({type(value).__name__}{of_shape}); expected {expected}",
@@ -112,6 +118,17 @@ def as_array(values: Any) -> Any:
         if not hasattr(values, "detach"):
             raise
         return np.asarray(values.detach().cpu())
+
+
+def cast_numbers(name: str, verb: str, leaf: Leaf, numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Return a copy of numbers in a leaf's type; BadValueError if that has no room for an integer."""
+    with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
+        converted = numbers.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(converted, numbers):
+        raise BadValueError(
+            f"{name} {verb} numbers for which {dtype} has no room, of {leaf.space}", code="number-range"
+        )
+    return converted
 
 
 def checked_text(name: str, value: Any, expected: Any) -> str:
@@ -138,6 +155,7 @@ def frozen_copy(info: Any) -> dict[Any, Any]:
             "give {} where there is nothing to say",
             code="info-type",
         )
+    # Both in one expression: it runs at each step that has an info, and a call for each value costs more.
     return {key: value if isinstance(value, _VALUES) else copied(value) for key, value in info.items()}
 
 
@@ -187,11 +205,12 @@ def inside_check(leaf: Leaf) -> Callable[[Any], bool]:
     low, high = bounds
     if low.size > _FEW_NUMBERS:
         return lambda value: bool(((value >= low) & (value <= high)).all())
-    lows, highs = low.ravel().tolist(), high.ravel().tolist()
+    lows = low.ravel().tolist()
+    highs = high.ravel().tolist()
 
     def few_are_inside(value: Any) -> bool:
-        for number, least, greatest in zip(value.ravel().tolist(), lows, highs, strict=True):
-            if not least <= number <= greatest:  # True of nan as well.
+        for number, minimum, maximum in zip(value.ravel().tolist(), lows, highs, strict=True):
+            if not minimum <= number <= maximum:  # True of nan as well.
                 return False
         return True
 
@@ -221,31 +240,32 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
         return chunk, None
     ends = np.cumsum(chunk.lengths)
     faulty = np.searchsorted(ends, rows, side="right")
-    at, row = int(faulty[0]), int(rows[0])
-    number, step = int(chunk.numbers[at]), row - int(ends[at] - chunk.lengths[at])
+    index = int(faulty[0])
+    row = int(rows[0])
+    number = int(chunk.numbers[index])
+    step = row - int(ends[index] - chunk.lengths[index])
     hint = "a return needs a number: let the environment say what the step was worth"
     if any(column.dtype.kind == "f" and np.isnan(column[row]).any() for column in chunk.actions):
         hint = "the action of this step is nan, too: look at the policy first"
-    place = episode_place(int(chunk.workers[at]), number, int(chunk.seeds[at]), step)
+    place = episode_place(int(chunk.workers[index]), number, int(chunk.seeds[index]), step)
     error = EnvError(
         "the reward is not a number (nan)", code="reward-nan", hint=hint, place=place, episodes=(number,)
     )
-    sound = [
-        chunk.episodes(index, index + 1)
-        for index in np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()
-    ]
+    indices = np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()
+    sound = [chunk.episodes(index, index + 1) for index in indices]
     return concatenate(sound) if sound else None, error
 
 
 def episode_place(worker: int, number: int, seed: int, step: int) -> str:
     """Return in words where in a run something failed; -1 for no seed: the environment began by itself."""
-    return f"worker {worker}, episode {number}{f', seed {seed}' if seed >= 0 else ''}, step {step}"
+    seed_text = f", seed {seed}" if seed >= 0 else ""
+    return f"worker {worker}, episode {number}{seed_text}, step {step}"
 
 
 def rows_place(worker: int, numbers: tuple[int, ...], n_rows: int) -> str:
     """Return the same of a call for all rows, of which these episodes ran."""
-    which = f"episodes {min(numbers)} to {max(numbers)}" if numbers else "no episode"
-    return f"worker {worker}, {which} of {n_rows} rows"
+    episodes = f"episodes {min(numbers)} to {max(numbers)}" if numbers else "no episode"
+    return f"worker {worker}, {episodes} of {n_rows} rows"
 
 
 def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...] = ()) -> None:
@@ -268,7 +288,9 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
     if isinstance(error, RolloutError):
         return
     if isinstance(error, BadValueError):
-        message, hint, code = str(error), error.hint, error.code
+        message = str(error)
+        hint = error.hint
+        code = error.code
         if not message.startswith(call):
             message = f"{call}: {message}"
     elif interface and isinstance(error, TypeError | ValueError):

@@ -43,8 +43,8 @@ def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
     """Raise UserCodeError if a worker class overrides what no sampler calls: its author would never know."""
     base: type[Worker] = VecWorker if issubclass(kind, VecWorker) else DefaultWorker
     called = ("worker_init", *kind.overridable(worker_args))
-    overridden = [name for name in (*VERBS, *OVERRIDABLE) if getattr(kind, name) is not getattr(base, name)]
-    if unused := [name for name in overridden if name not in called]:
+    uncalled = [name for name in (*VERBS, *OVERRIDABLE) if name not in called]
+    if unused := [name for name in uncalled if getattr(kind, name) is not getattr(base, name)]:
         raise UserCodeError(
             f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call of it",
             code="worker-class-overrides",
@@ -155,12 +155,12 @@ class WorkerFactory:
                 f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}",
                 code="factory-argument",
             )
-        common = {
+        arguments: dict[str, Any] = {
             "seed": self.seed,
             "max_episode_length": self.max_episode_length,
             "worker_number": worker_number,
+            **self.worker_args,
         }
-        arguments: dict[str, Any] = common | self.worker_args
         hint = f"it is called with {', '.join(arguments)}; the traceback below shows where"
         with reporting(
             UserCodeError, f"the worker class {self.worker_class.__name__} cannot be built", hint=hint
@@ -179,34 +179,34 @@ class WorkerFactory:
         with reporting(
             UserCodeError, "the worker's set-up could not be entered", code="worker-setup", hint=hint
         ):
-            entered = ExitStack()
-            entered.enter_context((self.worker_setup or nullcontext)())
+            stack = ExitStack()
+            stack.enter_context((self.worker_setup or nullcontext)())
         try:
             yield
         finally:
             # It is not given an error, which it must not swallow: whoever waits for the worker has to hear of
             # it.
             with reporting(UserCodeError, "the worker's set-up could not be left", code="worker-setup"):
-                entered.close()
+                stack.close()
 
     def after_updates(self) -> None:
         """Let torch, if loaded and no `worker_setup` decides, use OMP_NUM_THREADS threads, or one."""
         torch: Any = sys.modules.get("torch")
         if self.worker_setup is None and hasattr(torch, "set_num_threads"):
-            wanted = os.environ.get("OMP_NUM_THREADS", "1")
-            torch.set_num_threads(int(wanted) if wanted.isdecimal() and int(wanted) > 0 else 1)
+            n_threads = os.environ.get("OMP_NUM_THREADS", "1")
+            torch.set_num_threads(max(1, int(n_threads)) if n_threads.isdecimal() else 1)
 
     @contextmanager
     def borrowed_threads(self) -> Iterator[None]:
         """Set torch's threads as `after_updates` does, in the block alone: the process is the caller's."""
         torch: Any = sys.modules.get("torch")
-        before = torch.get_num_threads() if hasattr(torch, "get_num_threads") else None
+        n_threads = torch.get_num_threads() if hasattr(torch, "get_num_threads") else None
         self.after_updates()
         try:
             yield
         finally:
-            if before is not None:
-                torch.set_num_threads(before)
+            if n_threads is not None:
+                torch.set_num_threads(n_threads)
 
 
 @contextmanager

@@ -46,16 +46,17 @@ class DefaultWorker(Worker):
             # Each row alike: what a number is must not depend on its row.
             seed_globals(self._seed, SETUP)
             envs.append(updated_env(old, update, gymnasium.Env))
-        spec, *others = (env_spec_of(env, self._limit) for env in envs)
+        spec, *others = [env_spec_of(env, self._limit) for env in envs]
         if any(other != spec for other in others):
             raise EnvLoadError(
                 "the environments of one worker have different spaces or limits",
                 code="worker-spaces",
                 hint="give each worker environments of one kind",
             )
-        self._envs, self._env_updates = envs, updates
+        self._envs = envs
+        self._env_updates = updates
         # A policy that drew from an environment's spaces would draw otherwise once that is built anew.
-        self._take_spec(copy.deepcopy(spec) if self._fresh_env else spec)
+        self._use_spec(copy.deepcopy(spec) if self._fresh_env else spec)
 
     def _new_engine(self, setting: Setting) -> Engine:
         kind: type[RowsInTurn | RowsTogether] = RowsTogether
@@ -105,7 +106,8 @@ class VecWorker(DefaultWorker):
                 "fresh_env=True builds single environments anew, and vectorization='native' has none",
                 code="factory-argument",
             )
-        self._n_envs, self._is_native = n_envs, vectorization == "native"
+        self._n_envs = n_envs
+        self._is_native = vectorization == "native"
         self._native: NativeRows | None = None
         self._rows_differ = False  # Whether rows ever got environments of their own.
         super().__init__(fresh_env=fresh_env, **common)
@@ -116,7 +118,9 @@ class VecWorker(DefaultWorker):
 
     @classmethod
     def overridable(cls, worker_args: dict[str, Any]) -> tuple[str, ...]:
-        return () if worker_args.get("vectorization") == "native" else ("reset_env", "step_env")
+        if worker_args.get("vectorization") == "native":
+            return ()
+        return "reset_env", "step_env"
 
     def update_env(self, env_update: Any) -> None:
         """Take new environments or apply updates: one for all rows, or for `sync` a list with one a row.
@@ -133,11 +137,12 @@ class VecWorker(DefaultWorker):
             check_env(env_update, VectorEnv, hint="omit vectorization='native'", or_update=True)
             self._update_native(env_update)
             return
-        for update in env_update if isinstance(env_update, list) else [env_update]:
+        updates = env_update if isinstance(env_update, list) else [env_update]
+        for update in updates:
             check_env(
                 update, gymnasium.Env, hint="vector environments need vectorization='native'", or_update=True
             )
-        self._rows_differ = self._rows_differ or isinstance(env_update, list)
+        self._rows_differ = self._rows_differ or updates is env_update
         self._update_rows(one_for_each(env_update, self._n_envs))
 
     def _update_native(self, env_update: Any) -> None:
@@ -149,15 +154,17 @@ class VecWorker(DefaultWorker):
             self.env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs, seed)
         )
         rows = NativeRows(env, self._n_envs, self._seed)
-        self._envs, self._native = [env], rows
+        self._envs = [env]
+        self._native = rows
         rows.check_limit(self._limit)
-        self._take_spec(env_spec_of(env, self._limit))
+        self._use_spec(env_spec_of(env, self._limit))
 
     def _n_queues(self, policy: AdaptedPolicy) -> int:
         if self._native is not None:
-            return 1 if self._native.resets_itself else self._n_envs
-        can_share = not (self._rows_differ or policy.row_by_row)
-        return 1 if can_share and policy.acts_alike(self._n_envs) else self._n_envs
+            are_alike = self._native.resets_itself
+        else:
+            are_alike = not (self._rows_differ or policy.row_by_row) and policy.acts_alike(self._n_envs)
+        return 1 if are_alike else self._n_envs
 
     def _new_engine(self, setting: Setting) -> Engine:
         if self._native is None:

@@ -27,30 +27,32 @@ class PolicyHolder:
 
     def __init__(self, root: int, *, deterministic: bool) -> None:
         self.policy: AdaptedPolicy | None = None
-        self._root, self._deterministic = root, deterministic
-        self._given: Any = None
+        self._root = root
+        self._deterministic = deterministic
+        self._original: Any = None
 
     @property
     def users_own(self) -> Any:
         """The user's own object; None before the first update, and a source's before the spaces are known."""
-        if self.policy is None:
-            return None if is_policy_source(self._given) else self._given
-        return self.policy.users_own
+        if self.policy is not None:
+            return self.policy.users_own
+        return None if is_policy_source(self._original) else self._original
 
     @contextmanager
     def restored_on_error(self) -> Iterator[None]:
         """Keep the policy that there was where a new one is refused."""
-        before = self._given, self.policy
+        before = self._original, self.policy
         try:
             yield
         except BaseException:
-            self._given, self.policy = before
+            self._original, self.policy = before
             raise
 
     def update(self, agent_update: Any) -> None:
         """Take a policy, or parameters (dict, tuple or array); PolicyError if it refuses."""
         if not isinstance(agent_update, dict | tuple | np.ndarray):
-            self._given, self.policy = agent_update, None
+            self._original = agent_update
+            self.policy = None
             return
         if self.policy is None:
             raise InternalError("parameters were sent to a worker that has no policy yet")
@@ -61,7 +63,7 @@ class PolicyHolder:
 
     def forget(self) -> None:
         """Let go of the policy."""
-        self._given = self.policy = None
+        self._original = self.policy = None
 
     def adapt(self, env_spec: EnvSpec, envs: Sequence[Any]) -> AdaptedPolicy | None:
         """Return the policy, ready for these spaces, where there is one; PolicyLoadError if it cannot be.
@@ -69,7 +71,7 @@ class PolicyHolder:
         `envs` are the rows' environments, of which the policy may need action masks, or the vector
         environment.
         """
-        if self._given is None or self.policy is not None:
+        if self._original is None or self.policy is not None:
             return self.policy
         had_torch = "torch" in sys.modules
         policy = self._adapted(env_spec)
@@ -83,9 +85,9 @@ class PolicyHolder:
 
     def _adapted(self, env_spec: EnvSpec) -> AdaptedPolicy:
         seed_globals(self._root, SETUP)
-        if is_policy_source(self._given):
-            return self._given.load(env_spec, deterministic=self._deterministic)
-        return adapt_policy(self._given, env_spec, deterministic=self._deterministic)
+        if is_policy_source(self._original):
+            return self._original.load(env_spec, deterministic=self._deterministic)
+        return adapt_policy(self._original, env_spec, deterministic=self._deterministic)
 
 
 def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
@@ -103,10 +105,10 @@ def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
         )
     if policy.takes_masks and (is_native or not all(env.has_wrapper_attr("action_masks") for env in envs)):
         hint = "give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
+        if is_native:
+            hint = f"{instead} that have a method action_masks()"
         raise PolicyLoadError(
-            f"{name} needs action masks, and the environment has none",
-            code="policy-masks",
-            hint=f"{instead} that have a method action_masks()" if is_native else hint,
+            f"{name} needs action masks, and the environment has none", code="policy-masks", hint=hint
         )
 
 

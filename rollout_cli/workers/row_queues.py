@@ -18,7 +18,8 @@ class RowQueues:
     """
 
     def __init__(self, n_queues: int) -> None:
-        self._queues: list[list[int]] = [[] for _ in range(n_queues)]  # Each falls: its end is taken first.
+        # In falling order: the last one is taken first.
+        self._queues: list[list[int]] = [[] for _ in range(n_queues)]
 
     def resized(self, n_queues: int, stride: int) -> Self:
         """Return these queues if they are `n_queues`, else as many new ones with the same numbers."""
@@ -33,7 +34,8 @@ class RowQueues:
 
     def add(self, numbers: Iterable[int], stride: int) -> None:
         """Add numbers of a worker that owns every `stride`-th one."""
-        queues, count = self._queues, len(self._queues)
+        queues = self._queues
+        count = len(queues)
         for number in numbers:
             queues[number // stride % count].append(number)
         for queue in queues:
@@ -55,10 +57,13 @@ class RowQueues:
 
     def take(self, rows: Iterable[int]) -> list[int]:
         """Remove the lowest number of each of these rows and return them, NO_NUMBER where none waits."""
-        queues = [self._queues[row % len(self._queues)] for row in rows]
-        return [queue.pop() if queue else NO_NUMBER for queue in queues]
+        numbers = []
+        for row in rows:
+            queue = self._queues[row % len(self._queues)]
+            numbers.append(queue.pop() if queue else NO_NUMBER)
+        return numbers
 
     def take_lowest(self) -> tuple[int, int]:
         """Remove the lowest number of all, and return its queue and the number."""
-        _, at = min((queue[-1], at) for at, queue in enumerate(self._queues) if queue)
-        return at, self._queues[at].pop()
+        _, index = min((queue[-1], index) for index, queue in enumerate(self._queues) if queue)
+        return index, self._queues[index].pop()

@@ -45,8 +45,10 @@ class EpisodeRules:
     def task_of(self, number: int) -> int | str:
         """Return the task of episode `number` as it is recorded: its index, or its name if all have one."""
         index = number % len(self.tasks)
-        names: list[Any] = [task.get("name") for task in self.tasks]
-        return names[index] if all(isinstance(name, str) for name in names) else index
+        if all(isinstance(task.get("name"), str) for task in self.tasks):
+            name: str = self.tasks[index]["name"]
+            return name
+        return index
 
     def most_steps(self, row_bytes: int) -> int:
         """Return how many steps an episode without a limit may have, given a step's bytes of observations."""

@@ -161,12 +161,13 @@ class Worker(abc.ABC):
         self.crash_box = NullCrashBox()
         self.number_stride = 1
         self.salt: tuple[int, ...] = ()
-        self._seed, self._fresh_env = seed, fresh_env
+        self._seed = seed
+        self._fresh_env = fresh_env
         self._limit = math.inf if max_episode_length is None else max_episode_length
         self._holder = PolicyHolder(seed, deterministic=deterministic)
         self._seeders = [EpisodeSeeder(seed) for _ in range(self._n_envs + 1)]
         self._queue = RowQueues(self._n_envs)
-        self._next_own = worker_number * OWN_EPISODES
+        self._next_number = worker_number * OWN_EPISODES
         self._envs: list[Any] = []  # One a row, or the vector environment.
         self._env_spec: EnvSpec | None = None
         self._engine: Engine | None = None
@@ -191,7 +192,9 @@ class Worker(abc.ABC):
     def reset_env(self, env: Env, number: int, seed: int) -> tuple[Any, dict[str, Any]]:
         """Reset the environment for episode `number`, with the run's options; return observation and info."""
         options = self.rules.options_of(number)
-        return env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
+        if options is None:
+            return env.reset(seed=seed)
+        return env.reset(seed=seed, options=options)
 
     def reset_agent(self, agent: Any, number: int) -> None:  # noqa: ARG002
         """Reset the policy for episode `number`, after the environment; `agent` is the user's own object."""
@@ -246,7 +249,7 @@ class Worker(abc.ABC):
         """Return 1 if any row may run any number, else the number of rows."""
         return self._n_envs
 
-    def _take_spec(self, spec: EnvSpec) -> None:
+    def _use_spec(self, spec: EnvSpec) -> None:
         """Work in the environments, which have this spec, from now on."""
         if spec != self._env_spec:
             self._holder.policy = None
@@ -256,7 +259,9 @@ class Worker(abc.ABC):
 
     def _make_ready(self) -> None:
         """Build an engine once both the policy and the environment are known, or keep one that fits."""
-        policy = self._holder.adapt(self._env_spec, self._envs) if self._env_spec and self._envs else None
+        if not (self._env_spec and self._envs):
+            return
+        policy = self._holder.adapt(self._env_spec, self._envs)
         if policy is None:
             return
         if self.finished_rows:
@@ -264,7 +269,7 @@ class Worker(abc.ABC):
                 "an update came before the finished episodes were taken", hint="call collect_episode first"
             )
         # Actions that are valid by construction need no check.
-        rule: OnInvalidAction = "warn" if policy.trusted else self.rules.invalid_action
+        rule = "warn" if policy.trusted else self.rules.invalid_action
         n_queues = self._n_queues(policy)
         form = (type(policy), policy.methods, policy.row_by_row, policy.row_wise, n_queues, rule)
         if self._engine is not None and form == self._engine_form:
@@ -286,8 +291,8 @@ class Worker(abc.ABC):
         if engine.in_turn:
             engine.forget(NO_NUMBER)
         if not self.has_work:
-            self.assign([range(self._next_own, self._next_own + self._n_envs)])
-        with _failing(engine):
+            self.assign([range(self._next_number, self._next_number + self._n_envs)])
+        with _reporting_failures(engine):
             engine.begin()
 
     def step_episode(self) -> bool:
@@ -295,7 +300,7 @@ class Worker(abc.ABC):
         engine = self._ready()
         if not self.has_work:
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
-        with _failing(engine):
+        with _reporting_failures(engine):
             return engine.step()
 
     def collect_episode(self) -> EpisodeBatch:
@@ -333,7 +338,7 @@ class Worker(abc.ABC):
     def assign(self, numbers: Iterable[range]) -> None:
         """Add episode numbers to run; each row runs its lowest first."""
         ranges = [lease for lease in numbers if lease]
-        self._next_own = max([self._next_own, *(lease[-1] + 1 for lease in ranges)])
+        self._next_number = max([self._next_number, *(lease[-1] + 1 for lease in ranges)])
         self._queue.add(chain.from_iterable(ranges), self.number_stride)
 
     def advance(self, deadline: float, enough: float = math.inf) -> None:
@@ -346,7 +351,7 @@ class Worker(abc.ABC):
         """
         engine = self._ready()
         if self.has_work:
-            with _failing(engine):
+            with _reporting_failures(engine):
                 engine.run(deadline, enough)
 
     def take(self, *, everything: bool = False) -> list[Chunk]:
@@ -357,8 +362,10 @@ class Worker(abc.ABC):
         """
         if self._engine is None:
             return []
-        waiting = () if everything else (*self._engine.running_numbers, *self._queue.lowest)
-        return self._engine.take(min(waiting, default=math.inf), _clock() - HOLD_SECONDS)
+        below = math.inf
+        if not everything:
+            below = min((*self._engine.running_numbers, *self._queue.lowest), default=math.inf)
+        return self._engine.take(below, _clock() - HOLD_SECONDS)
 
     def retract(self, *, above: int | None) -> None:
         """Drop waiting and running numbers above `above`; for None, all of them, and the finished ones."""
@@ -404,7 +411,8 @@ class Worker(abc.ABC):
         """Close the environments, and give up the episodes that run; EnvError if that fails."""
         self._forget()
         self._engine = None
-        envs, self._envs = self._envs, []
+        envs = self._envs
+        self._envs = []
         for env in envs:
             close_env(env)
 
@@ -428,7 +436,7 @@ class Worker(abc.ABC):
 
 
 @contextmanager
-def _failing(engine: Engine) -> Iterator[None]:
+def _reporting_failures(engine: Engine) -> Iterator[None]:
     try:
         yield
     except BaseException as error:

@@ -276,7 +276,7 @@ class TestLeases:
             leases = Leases(state, n_workers=n_workers, paces=paces)
             for worker in range(n_workers):
                 leases.lease(worker, buffer_is_full=False)
-            assert expected == [leases.count(worker) for worker in range(n_workers)]
+            assert expected == leases._counts
 
     def leases(self, plan: Plan, *, n_workers: int = 2, **size: Any) -> Leases:
         state = PlanState(plan, n_workers=n_workers)
@@ -290,7 +290,7 @@ class TestLeases:
             numbers = [n for run in leases.in_flight[0] for n in run][:100]
             leases.finished(0, contiguous_ranges(np.array(numbers, np.int64)), at * len(numbers) / 1000)
             leases.lease(0, buffer_is_full=False)
-        assert 200 <= leases.count(0) <= 420
+        assert 200 <= leases._counts[0] <= 420
 
     def test_the_last_leases_shrink(self) -> None:
         """Near the end a worker gets no more than half of its equal share of what is left."""
@@ -299,7 +299,7 @@ class TestLeases:
         leases.lease(0, buffer_is_full=False)
         leases.finished(0, [range(2)], 0.01)
         leases.lease(0, buffer_is_full=False)
-        assert 10 == leases.count(0)
+        assert 10 == leases._counts[0]
 
     def test_a_full_buffer_leaves_only_the_lowest_missing_number(self) -> None:
         """It is leased one at a time, and to nobody while it is in flight."""

@@ -91,9 +91,12 @@ class Channel:
             mark, self._n_pieces, size = _HEADER.unpack(self._header)
             if mark != _MARK or not 0 < 8 * self._n_pieces <= size < _LARGEST:
                 raise ValueError("what arrived is no message")
-            self._body, self._filled = self._memory.take(size), 0
+            self._body = self._memory.take(size)
+            self._filled = 0
         self._fill(self._body)
-        body, self._body, self._filled = self._body, None, 0
+        body = self._body
+        self._body = None
+        self._filled = 0
         return _from_frame(body, self._n_pieces)
 
     def _fill(self, target: memoryview) -> None:
@@ -128,16 +131,18 @@ def _to_frame(message: Any) -> list[bytes | memoryview]:
     body = dumps(message, protocol=5, buffer_callback=buffers.append)
     pieces = [body, *(buffer.raw() for buffer in buffers)]
     table = struct.pack(f"<{len(pieces)}Q", *map(len, pieces))
-    padded = [part for piece in (table, *pieces) for part in (piece, bytes(-len(piece) % _ALIGNMENT))]
+    padded: list[bytes | memoryview] = []
+    for piece in (table, *pieces):
+        padded += [piece, bytes(-len(piece) % _ALIGNMENT)]
     return [_HEADER.pack(_MARK, len(pieces), sum(map(len, padded))), *padded]
 
 
 def _from_frame(body: memoryview, n_pieces: int) -> Any:
-    at = 8 * n_pieces
+    start = 8 * n_pieces
     pieces = []
     for size in struct.unpack_from(f"<{n_pieces}Q", body):
-        at += -at % _ALIGNMENT
-        pieces.append(body[at : at + size])
-        at += size
+        start += -start % _ALIGNMENT
+        pieces.append(body[start : start + size])
+        start += size
     # It was pickled by this package's own process.
     return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301

@@ -104,7 +104,10 @@ def how_it_ended(status: int, story: str) -> tuple[str, str]:
     """Return how a worker with this exit code (`os.waitstatus_to_exitcode`) ended, in words, and a hint."""
     if status >= 0:
         raised = story.rsplit("\n", 1)[-1][:200]
-        return f"ended with exit code {status}" + (f" ({raised})" if raised else ""), ""
+        reason = f"ended with exit code {status}"
+        if raised:
+            reason += f" ({raised})"
+        return reason, ""
     if -status == signal.SIGKILL:
         return (
             "was killed by SIGKILL (maybe by the out-of-memory killer)",

@@ -180,7 +180,8 @@ class Server:
     """Forks, kills and reaps workers."""
 
     def __init__(self, control: socket.socket, sampler: int) -> None:
-        self._control, self._sampler = control, sampler
+        self._control = control
+        self._sampler = sampler
         self._workers: dict[int, tuple[int, int]] = {}  # By a worker's id: its pid and its status pipe.
         self._woken, self._waker = os.pipe()
         for descriptor in (self._woken, self._waker):

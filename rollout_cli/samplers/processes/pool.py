@@ -10,6 +10,7 @@ import queue
 import select
 import selectors
 import socket
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,11 +68,14 @@ class _Process:
     def read_status(self) -> None:
         """Take what the server reported; waits for it where it has reported nothing."""
         data = os.read(self.status.fileno(), RECORD.size)
-        if not data:  # Its socket closes later than its pipe: it would seem to live.
-            self.server.abandon()
-        kind, value = RECORD.unpack(data) if data else (Status.LOST, 0)
+        if not data:
+            self.server.abandon()  # Its socket closes later than its pipe: it would seem to live.
+            self.end = Status.LOST, 0
+            return
+        kind, value = RECORD.unpack(data)
         if kind == Status.FORKED:
-            self.pid, self.server.has_forked = value, True
+            self.pid = value
+            self.server.has_forked = True
         else:
             self.end = Status(kind), value
 
@@ -97,7 +101,8 @@ class ProcessPool:
         self, factory: WorkerFactory, titles: Sequence[str], start_method: StartMethod, rules: Supervision
     ) -> None:
         self._factory: bytes = cloudpickle.dumps(factory)
-        self._titles, self._rules = titles, rules
+        self._titles = titles
+        self._rules = rules
         self._start_method: StartMethod = start_method
         self._processes: dict[int, _Process] = {}
         self._memory = ReusedMemory()
@@ -127,12 +132,14 @@ class ProcessPool:
             process: _Process = key.data
             if key.fileobj is process.status:
                 process.read_status()
-                ended += [process] if process.end else []
+                if process.end:
+                    ended.append(process)
             else:
                 self._send(process)
-                events += self._messages(process, _MESSAGES_A_TURN if ready & selectors.EVENT_READ else 0)
+                if ready & selectors.EVENT_READ:
+                    events += self._messages(process, _MESSAGES_A_TURN)
         for process in ended:
-            events += [*self._messages(process, None), self._reap(process)]
+            events += [*self._messages(process), self._reap(process)]
         if self._rules.has_time_out:
             self._kill_overdue()
         return events
@@ -185,14 +192,16 @@ class ProcessPool:
                 process.channel.put_nowait(message)
             process.channel.flush_nowait()
         # `wait` returns when the socket takes more of what is unsent.
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.channel.unsent_bytes else 0)
+        events = selectors.EVENT_READ
+        if process.channel.unsent_bytes:
+            events |= selectors.EVENT_WRITE
         key = self._selector.get_map().get(process.channel)  # None where a signal has cut `start` off.
         if key is not None and events != key.events:
             self._selector.modify(process.channel, events, process)
 
-    def _messages(self, process: _Process, limit: int | None) -> Iterator[ToSampler]:
+    def _messages(self, process: _Process, limit: int = sys.maxsize) -> Iterator[ToSampler]:
         """Yield the messages that a worker has sent, at most `limit`."""
-        for _ in itertools.count() if limit is None else range(limit):
+        for _ in range(limit):
             if process.is_silent:
                 return
             try:
@@ -253,8 +262,12 @@ def _death(process: _Process) -> Died:
         return Died(process.worker, f"cannot be started ({os.strerror(value)})", hint=NO_ROOM)
     if kind == Status.LOST and not process.killed:
         return Died(process.worker, "was killed, since its fork server had ended,")
-    notes, story = read_notes(process.box), read_story(process.box)
-    reason, hint = (process.killed, "") if process.killed else how_it_ended(value, story)
+    notes = read_notes(process.box)
+    story = read_story(process.box)
+    reason, hint = how_it_ended(value, story)
+    if process.killed:
+        reason = process.killed
+        hint = ""
     return Died(process.worker, reason, notes.numbers if notes.busy else (), story, hint, process.late)
 
 

@@ -35,8 +35,9 @@ def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
             sys.stderr.write(
                 f"a worker cannot report why it ends: user code closed its file descriptors ({refusal})\n"
             )
-        asked = error.code if isinstance(error, SystemExit) else 1
-        code = asked & 0xFF if isinstance(asked, int) else int(asked is not None)
+        code = 1
+        if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+            code = (error.code or 0) & 0xFF
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # The user's code may have put anything in its place.
             stream.flush()
@@ -48,7 +49,8 @@ def _run(channel: Channel, box: CrashBox) -> None:
     setproctitle.setproctitle(setup.title)
     os.environ.clear()
     os.environ.update(setup.environment)
-    sys.argv[:], sys.path[:] = setup.argv, setup.path
+    sys.argv[:] = setup.argv
+    sys.path[:] = setup.path
     setup.enter_folder()
     loop = WorkerLoop(setup.load_factory, setup.worker, box)
     while not loop.ended:
@@ -65,7 +67,9 @@ def _run(channel: Channel, box: CrashBox) -> None:
 
 def _commands(channel: Channel, *, wait: bool) -> list[Any]:
     """Return all messages that have arrived, at least one with `wait`."""
-    commands = [_next(channel)] if wait else []
+    commands = []
+    if wait:
+        commands.append(_next(channel))
     with contextlib.suppress(queue.Empty):
         while True:
             commands.append(channel.get_nowait())

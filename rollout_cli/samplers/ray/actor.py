@@ -41,7 +41,8 @@ class Actor:
     """One worker."""
 
     def __init__(self, setup: WorkerSetup, turn_seconds: float) -> None:
-        self._worker, self._loop = setup.worker, _new_loop(setup, turn_seconds)
+        self._worker = setup.worker
+        self._loop = _new_loop(setup, turn_seconds)
 
     def turn(
         self, commands: Sequence[ToWorker], updates: tuple[Update, ...] = ()
@@ -50,16 +51,20 @@ class Actor:
 
         `updates` are those of a `Start` among the commands: an object of the store, which many actors share.
         """
-        commands = [replace(each, updates=updates) if isinstance(each, Start) else each for each in commands]
+        commands = [*commands]
+        for index, command in enumerate(commands):
+            if isinstance(command, Start):
+                commands[index] = replace(command, updates=updates)
         events = take_turn(self._loop, self._worker, commands)
         if self._loop.ended:
             self._loop.close()
-        chunks = [event.chunk.load() for event in events if isinstance(event, Batch)]
-        light = [
-            replace(event, chunk=_reference(event.chunk)) if isinstance(event, Batch) else event
-            for event in events
-        ]
-        return _packed(Reply(light, self._loop.idle, self._loop.running_numbers)), chunks
+        chunks = []
+        for index, event in enumerate(events):
+            if isinstance(event, Batch):
+                chunks.append(event.chunk.load())
+                events[index] = replace(event, chunk=_reference(event.chunk))
+        reply = Reply(events, self._loop.idle, self._loop.running_numbers)
+        return _packed(reply), chunks
 
 
 def _new_loop(setup: WorkerSetup, turn_seconds: float) -> WorkerLoop:
@@ -80,12 +85,12 @@ def _reference(chunk: Any) -> ChunkRef:
         lengths=chunk.lengths,
         variable_bytes=chunk.variable_bytes,
         n_bytes=chunk.n_bytes,
-        source=_unknown,
+        source=_no_source,
         whole_sum=chunk.return_sum,
     )
 
 
-def _unknown() -> Chunk:
+def _no_source() -> Chunk:
     raise InternalError("a chunk has no source before its reply is read")
 
 
@@ -112,7 +117,7 @@ class Stored:
     """The source of one chunk of a turn. If the store lost the chunk, a call runs its episodes again."""
 
     objects: Any  # The reference to the chunks of the turn.
-    place: int
+    index: int
     recipe: Any  # The reference to a Recipe.
     numbers: tuple[range, ...]
     lengths: Array
@@ -121,7 +126,7 @@ class Stored:
     def __call__(self) -> Chunk:
         ray = load_ray()
         try:
-            chunk: Chunk = ray.get(self.objects)[self.place]
+            chunk: Chunk = ray.get(self.objects)[self.index]
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
             with BorrowedGenerators():  # This may be the caller's process.
                 chunk = self._run_again(ray.get(self.recipe))

@@ -77,7 +77,7 @@ class _Handle:
     files: tuple[PinnedFile, ...] = ()  # That it has read since its last build or update.
     starting: bool = True
     n_replies: int = 0
-    n_before: int = 0  # How many replies come before that to its last `Start`: an older call may still run.
+    n_old_replies: int = 0  # How many come before that to its last `Start`: an older call may still run.
     first: tuple[int, ...] = ()  # The first number that the `Start` leases.
     numbers: tuple[int, ...] = ()  # Those that ran at its last reply, or the first that it was leased.
     killed: str = ""
@@ -96,12 +96,13 @@ class RayPool:
         self._ray = load_ray()
         self._session = _session(self._ray)
         self._notice_at = math.inf
-        self._factory, self._log, self._rules = cloudpickle.dumps(factory), log, rules
+        self._factory = cloudpickle.dumps(factory)
+        self._log = log
+        self._rules = rules
         self._turn_seconds = turn_seconds(factory.n_workers)
-        variables = worker_variables(self._ray)
-        self._actor_class = self._ray.remote(runtime_env=variables, **resources)(Actor)
+        self._actor_class = self._ray.remote(runtime_env=worker_variables(self._ray), **resources)(Actor)
         self._handles: dict[int, _Handle] = {}
-        self._put_before: dict[tuple[Update, ...], Any] = {}  # References to updates of this generation.
+        self._update_references: dict[tuple[Update, ...], Any] = {}  # To updates of this generation.
         self._generation = 0
 
     def start(self, worker: int) -> None:
@@ -109,7 +110,8 @@ class RayPool:
         actor = self._actor_class.remote(setup, self._turn_seconds)
         handle = _Handle(worker, actor, self._new_watch(), setup)
         handle.turns.append(self._turn(handle, []))  # Its reply says that the worker has a place.
-        self._handles[worker], self._notice_at = handle, _clock() + PLACE_SECONDS
+        self._handles[worker] = handle
+        self._notice_at = _clock() + PLACE_SECONDS
 
     def send(self, worker: int, command: ToWorker) -> None:
         self._check_connection()
@@ -118,13 +120,14 @@ class RayPool:
             return
         arguments: list[Any] = [[command]]
         if isinstance(command, Start):
-            handle.starting, handle.n_before = True, handle.n_replies + len(handle.turns)
+            handle.starting = True
+            handle.n_old_replies = handle.n_replies + len(handle.turns)
             handle.first = tuple(run.start for run in command.lease[:1])
             if command.rebuild or command.updates:
                 handle.files = ()
             if command.generation != self._generation:
                 self._generation = command.generation
-                self._put_before.clear()
+                self._update_references.clear()
             updates = self._put(self._log.history(worker))
             handle.recipe = self._ray.put(Recipe(handle.setup, updates, command.stride))
             arguments = [[replace(command, updates=())], self._put(command.updates)]
@@ -137,12 +140,12 @@ class RayPool:
         events = self._take_replies()
         if self._rules.has_time_out:
             self._kill_overdue()
-        return events + self._waiting()
+        return events + self._placement_warnings()
 
     def close(self) -> None:
         if self._handles and _session(self._ray) == self._session:
-            last = [self._turn(handle, [Exit()])[0] for handle in self._handles.values()]
-            self._ray.wait(last, num_returns=len(last), timeout=EXIT_SECONDS, fetch_local=False)
+            replies = [self._turn(handle, [Exit()])[0] for handle in self._handles.values()]
+            self._ray.wait(replies, num_returns=len(replies), timeout=EXIT_SECONDS, fetch_local=False)
             for handle in self._handles.values():
                 self._ray.kill(handle.actor)
         self._handles.clear()
@@ -163,20 +166,21 @@ class RayPool:
 
     def _put(self, updates: tuple[Update, ...]) -> Any:
         """Return the reference to updates, which are in the store once for all workers that get the same."""
-        if updates not in self._put_before:
-            self._put_before[updates] = self._ray.put(updates)
-        return self._put_before[updates]
+        if updates not in self._update_references:
+            self._update_references[updates] = self._ray.put(updates)
+        return self._update_references[updates]
 
     def _take_replies(self) -> list[Event]:
         """Return what the replies say that have come; where there are none, wait for one."""
-        first = {handle.turns[0][0]: handle for handle in self._handles.values() if handle.turns}
-        if not first:
+        handles = {handle.turns[0][0]: handle for handle in self._handles.values() if handle.turns}
+        replies = list(handles)
+        if not replies:
             time.sleep(WAIT_SECONDS)
             return []
-        ready, _ = self._ray.wait(list(first), num_returns=len(first), timeout=0, fetch_local=False)
+        ready, _ = self._ray.wait(replies, num_returns=len(replies), timeout=0, fetch_local=False)
         if not ready:
-            ready, _ = self._ray.wait(list(first), num_returns=1, timeout=WAIT_SECONDS, fetch_local=False)
-        return [event for reference in ready for event in self._events(first[reference])]
+            ready, _ = self._ray.wait(replies, num_returns=1, timeout=WAIT_SECONDS, fetch_local=False)
+        return [event for reply in ready for event in self._events(handles[reply])]
 
     def _events(self, handle: _Handle) -> Iterator[Event]:
         reply_reference, objects = handle.turns.popleft()
@@ -187,21 +191,22 @@ class RayPool:
             return
         handle.n_replies += 1
         # One that is not idle, or that has a command before it, is about to run the first that it was leased.
-        is_idle = reply.idle and not handle.turns
-        handle.numbers = reply.running_numbers or (() if is_idle else handle.numbers)
-        place = 0
+        if reply.running_numbers or (reply.idle and not handle.turns):
+            handle.numbers = reply.running_numbers
+        index = 0
         for event in reply.events:
             if isinstance(event, Batch):
                 yield replace(
-                    event, chunk=self._stored(handle, cast("ChunkRef", event.chunk), objects, place)
+                    event, chunk=self._stored(handle, cast("ChunkRef", event.chunk), objects, index)
                 )
-                place += 1
+                index += 1
                 continue
             if isinstance(event, Died):
                 self._ray.kill(handle.actor)
                 del self._handles[handle.worker]
             if isinstance(event, Started):  # A number that ran before runs anew.
-                handle.watch, handle.numbers = self._new_watch(), handle.first
+                handle.watch = self._new_watch()
+                handle.numbers = handle.first
             if isinstance(event, Started | Reported) and event.generation == self._generation:
                 handle.files = agreed(handle.files, event.report.files)
             handle.starting = handle.starting and not isinstance(event, Started | Failed)
@@ -209,10 +214,10 @@ class RayPool:
         while not reply.idle and len(handle.turns) < _TURNS_AHEAD:
             handle.turns.append(self._turn(handle, []))
 
-    def _stored(self, handle: _Handle, light: ChunkRef, objects: Any, place: int) -> ChunkRef:
-        ranges = tuple(contiguous_ranges(light.numbers))
-        source = Stored(objects, place, handle.recipe, ranges, light.lengths, handle.files)
-        return replace(light, source=source)
+    def _stored(self, handle: _Handle, reference: ChunkRef, objects: Any, index: int) -> ChunkRef:
+        ranges = tuple(contiguous_ranges(reference.numbers))
+        source = Stored(objects, index, handle.recipe, ranges, reference.lengths, handle.files)
+        return replace(reference, source=source)
 
     def _new_watch(self) -> Watch:
         return Watch(self._rules, self._turn_seconds)  # A reply comes after a turn, not after each step.
@@ -220,27 +225,27 @@ class RayPool:
     def _kill_overdue(self) -> None:
         for handle in self._handles.values():
             if not handle.killed:
-                builds = handle.n_replies in {0, handle.n_before}
-                busy = bool(handle.turns) and not builds
+                busy = bool(handle.turns) and handle.n_replies not in {0, handle.n_old_replies}
                 overdue = handle.watch.look(Notes(handle.n_replies, busy, handle.numbers), _clock())
                 if overdue is not None:
                     handle.killed, handle.late = overdue
                     self._ray.kill(handle.actor)
 
-    def _waiting(self) -> list[Event]:
+    def _placement_warnings(self) -> list[Event]:
         """Say once of the workers that were started last that they find no place on the cluster."""
-        n_waiting = sum(not handle.n_replies for handle in self._handles.values())
+        n_waiting = [handle.n_replies for handle in self._handles.values()].count(0)
         if n_waiting and _clock() >= self._notice_at:
             self._notice_at = math.inf
-            present, free = self._ray.cluster_resources(), self._ray.available_resources()
-            facts = [
-                f"{free.get(kind, 0):g} of {present[kind]:g} {kind}s"
+            total = self._ray.cluster_resources()
+            free = self._ray.available_resources()
+            resources = [
+                f"{free.get(kind, 0):g} of {total[kind]:g} {kind}s"
                 for kind in ("CPU", "GPU")
-                if kind in present
+                if kind in total
             ]
             text = (
                 f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s, "
-                f"and are waited for: {' and '.join(facts)} of the Ray cluster are free"
+                f"and are waited for: {' and '.join(resources)} of the Ray cluster are free"
             )
             return [Warn(text)]
         return []
@@ -251,9 +256,8 @@ class RayPool:
         # Of the numbers that it had, nobody knows which ran; and none of them brings a node down.
         is_node = not isinstance(error, self._ray.exceptions.ActorDiedError) or "node has died" in str(error)
         numbers = () if is_node and not handle.killed else None
-        reason, hint = f"was lost ({first_line(error)})", INSTALL_HINT if handle.starting else ""
-        if handle.killed:
-            reason, hint = handle.killed, ""
+        reason = handle.killed or f"was lost ({first_line(error)})"
+        hint = INSTALL_HINT if handle.starting and not handle.killed else ""
         return Died(handle.worker, reason, numbers, str(error), hint, handle.late)
 
 
@@ -304,12 +308,13 @@ class RaySampler(Sampler):
         if not ray.is_initialized():
             with _signals_held():
                 self._connect(ray)
-        present = ray.cluster_resources()
-        for kind, each in (("CPU", self._resources["num_cpus"]), ("GPU", self._resources["num_gpus"])):
-            if each * self.n_workers > present.get(kind, 0):
+        total = ray.cluster_resources()
+        for kind, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
+            needed = self._resources[option] * self.n_workers
+            if needed > total.get(kind, 0):
                 raise UsageError(
-                    f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, "
-                    f"and the Ray cluster has {present.get(kind, 0):g}",
+                    f"{self.n_workers} workers need {needed:g} {kind}s, "
+                    f"and the Ray cluster has {total.get(kind, 0):g}",
                     code="ray-resources",
                     hint="ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), "
                     "or add nodes first",
@@ -367,12 +372,12 @@ def _new_actor(ray: Any, *, elsewhere: bool) -> Any:
     """Return an actor that calls functions on this node, or on another one if there is one."""
     node_id = ray.get_runtime_context().get_node_id()
     if elsewhere:  # So that this machine sends no data.
-        others = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != node_id]
-        node_id = next(iter(others), node_id)
+        node_ids = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != node_id]
+        node_id = next(iter(node_ids), node_id)
     # Not soft: Ray places an actor without a core at random where its strategy leaves it a choice.
-    place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     # An actor: Ray would end the process of a task before the next one, and start it again.
-    options = {"num_cpus": 0, "scheduling_strategy": place, "runtime_env": worker_variables(ray)}
+    options = {"num_cpus": 0, "scheduling_strategy": strategy, "runtime_env": worker_variables(ray)}
     return ray.remote(**options)(SegmentRunner).remote()
 
 
@@ -384,15 +389,16 @@ def _signals_held() -> Iterator[None]:
     own handler of SIGTERM, which `ray.init` puts in place, raises SystemExit.
     """
     pending: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # It alone may have handlers.
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
-    before = {name: signal.signal(name, lambda number, _: pending.append(number)) for name in names}
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # It alone may have handlers.
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handlers[name] = signal.signal(name, lambda number, _: pending.append(number))
     try:
         yield
     except SystemExit:
         pending.append(signal.SIGTERM)
     finally:
-        for name, handler in before.items():
+        for name, handler in handlers.items():
             signal.signal(name, handler)
         for number in pending:
             signal.raise_signal(number)

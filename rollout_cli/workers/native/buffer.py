@@ -27,43 +27,50 @@ _PADDING = 8
 apart, share few lines of the processor's cache, and take three times as long to gather."""
 
 _RING_BYTES = 32 << 20
-_FEWEST_STEPS, _MOST_STEPS = 16, 1024
+_FEWEST_STEPS = 16
+_MOST_STEPS = 1024
 
 
 @dataclass(slots=True)
 class Episodes:
     """Facts of k episodes, an array (k,) each; of those that run in n rows, an array (n,) each."""
 
-    number: Array  # -1 for none.
     row: Array
+    number: Array  # -1 for none.
     seed: Array  # Of the reset; -1 for none.
     start: Array  # The first step. Steps are counted over all that the buffer recorded.
     stop: Array  # One after the last step.
     unsaved: Array  # The first step that was not put aside.
     terminated: Array
     truncated: Array
-    began: Array  # Times of the reset and of the end, in seconds of the workers' clock.
-    ended: Array
+    started_at: Array  # Times of the reset and of the end, in seconds of the workers' clock.
+    ended_at: Array
     info: Array  # Of the reset.
     last: tuple[Array, ...] = ()  # The last observations, one array (k, *shape) a leaf.
 
     @classmethod
     def none(cls, n_rows: int) -> Self:
         """Return the facts of rows that run no episode."""
-        number, seed, start, stop, unsaved = np.full((5, n_rows), -1)
-        (terminated, truncated), (began, ended) = np.zeros((2, n_rows), bool), np.zeros((2, n_rows))
-        row, info = np.arange(n_rows), np.full(n_rows, None, object)
-        return cls(number, row, seed, start, stop, unsaved, terminated, truncated, began, ended, info)
+        facts: list[Any] = [
+            np.arange(n_rows),
+            *np.full((5, n_rows), -1),
+            *np.zeros((2, n_rows), bool),
+            *np.zeros((2, n_rows)),
+            np.full(n_rows, None, object),
+        ]
+        return cls(*facts)
 
-    def select(self, which: Array) -> Self:
+    def select(self, indices: Array) -> Self:
         """Return some of them."""
-        facts = {name: getattr(self, name)[which] for name in _FACTS}
-        return replace(self, **facts, last=tuple([leaf[which] for leaf in self.last]))
+        facts = {name: getattr(self, name)[indices] for name in _FACTS}
+        return replace(self, **facts, last=tuple([leaf[indices] for leaf in self.last]))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the episodes of the parts after one another."""
-        facts = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _FACTS}
+        facts: dict[str, Any] = {}
+        for name in _FACTS:
+            facts[name] = np.concatenate([getattr(part, name) for part in parts])
         last = tuple(map(np.concatenate, zip(*(part.last for part in parts), strict=True)))
         return replace(parts[0], **facts, last=last)
 
@@ -93,14 +100,16 @@ class Columns:
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the parts in sequence; those that lack others' infos get zeros that nobody reads."""
-        examples = {key: ring for part in parts for key, ring in part.infos.items()}
+        examples: dict[Any, Ring] = {}
+        for part in parts:
+            examples |= part.infos
         rings: dict[Any, list[Ring]] = {key: [] for key in examples}
         for part in parts:
             count = len(part.leaves[-1])
             for key, (values, has) in examples.items():
                 missing = Ring(np.zeros((count, *values.shape[1:]), values.dtype), np.zeros(count, has.dtype))
                 rings[key].append(part.infos.get(key, missing))
-        infos = {key: Ring(*map(np.concatenate, zip(*each, strict=True))) for key, each in rings.items()}
+        infos = {key: Ring(*map(np.concatenate, zip(*pieces, strict=True))) for key, pieces in rings.items()}
         leaves = zip(*(part.leaves for part in parts), strict=True)
         return cls(list(map(np.concatenate, leaves)), infos)
 
@@ -117,12 +126,15 @@ class RolloutBuffer:
     def __init__(
         self, observations: Sequence[Leaf], actions: Sequence[Leaf], n_rows: int, worker_number: int
     ) -> None:
-        self._n_rows, self._width, self._worker_number = n_rows, n_rows + _PADDING, worker_number
+        self._n_rows = n_rows
+        self._width = n_rows + _PADDING
+        self._worker_number = worker_number
         self.row_bytes = sum(leaf.row_bytes for leaf in (*observations, *actions)) + 8
         fitting = _RING_BYTES // (self.row_bytes * self._width)
         self._n_slots = max(_FEWEST_STEPS, min(_MOST_STEPS, fitting))
         leaves = [self._ring(leaf.dtype, leaf.shape) for leaf in (*observations, *actions)]
-        self._rings, self._n_observations = Columns([*leaves, self._ring(np.float64)], {}), len(observations)
+        self._rings = Columns([*leaves, self._ring(np.float64)], {})
+        self._n_observations = len(observations)
         self._pieces: dict[int, list[Columns]] = {}
         self._ended: list[Episodes] = []
         self._overdue: list[Chunk] = []
@@ -162,7 +174,8 @@ class RolloutBuffer:
                 ring = Ring(self._ring(values.dtype, values.shape[1:]), self._ring(np.bool_))
                 self._rings.infos[group, key] = ring
             mask = np.ones(self._n_rows, bool) if within is None else within
-            mask = mask if has is None else mask & has
+            if has is not None:
+                mask = mask & has
             ring = self._rings.infos[group, key]
             ring.values[slot, : self._n_rows][mask] = values[mask]
             ring.has[slot, : self._n_rows] |= mask
@@ -179,16 +192,17 @@ class RolloutBuffer:
             self._overdue += self._cut(lambda ended: ended.unsaved < oldest)
         rows = np.flatnonzero((running.number >= 0) & (running.unsaved < oldest))
         running.stop[rows] = self.step
-        for number, steps in self._gathered_each(running.select(rows)):
+        for number, steps in self._gathered_by_episode(running.select(rows)):
             # A copy does not keep others' steps in memory.
             self._pieces.setdefault(number, []).append(steps.mapped(np.copy))
         running.unsaved[rows] = self.step
 
     def _gathered(self, episodes: Episodes) -> Columns:
         """Return the steps of episodes that were not put aside, by one index for all of them."""
-        starts, lengths = episodes.unsaved, episodes.stop - episodes.unsaved
-        begins = np.cumsum(lengths) - lengths
-        index = np.repeat((starts % self._n_slots - begins) * self._width + episodes.row, lengths)
+        starts = episodes.unsaved
+        lengths = episodes.stop - episodes.unsaved
+        offsets = np.cumsum(lengths) - lengths
+        index = np.repeat((starts % self._n_slots - offsets) * self._width + episodes.row, lengths)
         index += np.arange(0, len(index) * self._width, self._width)
 
         def gathered(ring: Array) -> Array:
@@ -198,7 +212,7 @@ class RolloutBuffer:
 
         return self._rings.mapped(gathered)
 
-    def _gathered_each(self, episodes: Episodes) -> Iterator[tuple[int, Columns]]:
+    def _gathered_by_episode(self, episodes: Episodes) -> Iterator[tuple[int, Columns]]:
         steps = self._gathered(episodes)
         stops = np.cumsum(episodes.stop - episodes.unsaved).tolist()
         for number, start, stop in zip(episodes.number.tolist(), [0, *stops], stops, strict=False):
@@ -221,32 +235,35 @@ class RolloutBuffer:
 
         Those stay that are not `below` a number, unless they ended before the time `ended_before`.
         """
-        chunks, self._overdue = self._overdue, []
+        chunks = self._overdue
+        self._overdue = []
         if self._ended:
-            chunks += self._cut(lambda ended: (ended.ended < ended_before) | (ended.number < below))
+            chunks += self._cut(lambda ended: (ended.ended_at < ended_before) | (ended.number < below))
         if not chunks:
             return []
         chunk = in_order(concatenate(chunks))
         self.finished_rows -= chunk.n_steps
         return [chunk]
 
-    def _cut(self, is_meant: Callable[[Episodes], Array]) -> list[Chunk]:
-        """Remove the episodes that ended and are meant, bool (k,), and return them."""
+    def _cut(self, selected: Callable[[Episodes], Array]) -> list[Chunk]:
+        """Remove the episodes that ended and are selected, bool (k,), and return them."""
         ended = Episodes.joined(self._ended)
-        meant = is_meant(ended)
-        self._ended = [] if meant.all() else [ended.select(~meant)]
-        which = np.flatnonzero(meant)
-        return [self._chunk(ended.select(which[np.argsort(ended.number[which])]))] if len(which) else []
+        is_selected = selected(ended)
+        self._ended = [] if is_selected.all() else [ended.select(~is_selected)]
+        indices = np.flatnonzero(is_selected)
+        if not len(indices):
+            return []
+        return [self._chunk(ended.select(indices[np.argsort(ended.number[indices])]))]
 
     def _chunk(self, ended: Episodes) -> Chunk:
         """Return episodes, in the order of their numbers, as a chunk."""
         if self._pieces.keys().isdisjoint(ended.number.tolist()):
             steps = self._gathered(ended)
         else:
-            each = self._gathered_each(ended)
-            steps = Columns.joined(
-                [part for number, rest in each for part in (*self._pieces.pop(number, ()), rest)]
-            )
+            parts: list[Columns] = []
+            for number, last_steps in self._gathered_by_episode(ended):
+                parts += [*self._pieces.pop(number, ()), last_steps]
+            steps = Columns.joined(parts)
         *leaves, rewards = steps.leaves
         return Chunk(
             numbers=ended.number,
@@ -255,7 +272,7 @@ class RolloutBuffer:
             terminated=ended.terminated,
             truncated=ended.truncated,
             workers=np.full(len(ended.number), self._worker_number, np.int32),
-            wall_times=ended.ended - ended.began,
+            wall_times=ended.ended_at - ended.started_at,
             observations=tuple(leaves[: self._n_observations]),
             actions=tuple(leaves[self._n_observations :]),
             rewards=rewards,
@@ -267,6 +284,5 @@ class RolloutBuffer:
 
 
 def _infos(steps: Columns, group: InfoGroup) -> InfoTable:
-    return info_table(
-        len(steps.leaves[-1]), {key: ring for (whose, key), ring in steps.infos.items() if whose == group}
-    )
+    rings = {key: ring for (ring_group, key), ring in steps.infos.items() if ring_group == group}
+    return info_table(len(steps.leaves[-1]), rings)

@@ -49,10 +49,14 @@ class NativeEngine:
     casts: ClassVar[list[str]] = []  # gymnasium's own vector environments cast without a word.
 
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
-        self._worker, self._queue, self._limit = setting.worker, setting.queue, setting.limit
-        self._rows, self._n_rows, self._crash_box = rows, rows.n_rows, setting.worker.crash_box
+        self._worker = setting.worker
+        self._queue = setting.queue
+        self._limit = setting.limit
+        self._rows = rows
+        self._n_rows = rows.n_rows
         self._spec = setting.worker.env_spec
-        self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
+        self._spaces = SpaceRows(self._spec.observation_space)
+        actions = space_leaves(self._spec.action_space)
         if any(leaf.kind == "sequence" for leaf in (*self._spaces.leaves, *actions)):
             raise UnsupportedSpaceError(
                 "vector environments with a Sequence space are not supported",
@@ -63,8 +67,8 @@ class NativeEngine:
         self.row_bytes = self._buffer.row_bytes
         self._running = Episodes.none(self._n_rows)
         # Rows that an environment of mode NEXT_STEP resets in the next step.
-        self._resetting = np.empty(0, np.int64)
-        self._is_begun = False
+        self._resetting_rows = np.empty(0, np.int64)
+        self._is_started = False
         self._where = RESET
         self._leaves: list[Array] = []
         self._acting = f"policy.{setting.policy.methods[1]}"
@@ -78,7 +82,7 @@ class NativeEngine:
 
     def use_policy(self, policy: AdaptedPolicy) -> None:
         self._policy.use(policy)
-        self._is_begun = False
+        self._is_started = False
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -87,59 +91,66 @@ class NativeEngine:
         is_free = self._running.number == NO_NUMBER
         # Rows that reset themselves begin as they do so. Where none runs or is about to, all are reset at
         # once.
-        if not self._is_begun or (self._rows.resets_itself and is_free.all() and not len(self._resetting)):
-            self._begin_rows(np.arange(self._n_rows), anew=True)
+        if not self._is_started or (
+            self._rows.resets_itself and is_free.all() and not len(self._resetting_rows)
+        ):
+            self._begin_rows(np.arange(self._n_rows), are_all=True)
         elif not self._rows.resets_itself:
-            free = [row for row in np.flatnonzero(is_free).tolist() if self._queue.has(row)]
-            if free:
-                self._begin_rows(np.array(free))
+            rows = [row for row in np.flatnonzero(is_free).tolist() if self._queue.has(row)]
+            if rows:
+                self._begin_rows(np.array(rows))
 
-    def _begin_rows(self, rows: Array, infos: Any = None, *, anew: bool = False) -> None:
-        """Begin the next number of each row (k,) that has one, with the next step; `anew` for all rows.
+    def _begin_rows(self, rows: Array, infos: Any = None, *, are_all: bool = False) -> None:
+        """Begin the next number of each row (k,) that has one, with the next step; `are_all`: of all rows.
 
         `infos` are those of the step in which the environment reset these rows; None where it is to be reset
         here.
         """
-        running, numbers = self._running, np.array(self._queue.take(rows.tolist()), np.int64)
-        running.number[rows], running.seed[rows] = numbers, -1
+        running = self._running
+        numbers = np.array(self._queue.take(rows.tolist()), np.int64)
+        running.number[rows] = numbers
+        running.seed[rows] = -1
         running.start[rows] = running.unsaved[rows] = self._buffer.step
-        running.began[rows] = _clock()
-        self._crash_box.note(running.number)
+        running.started_at[rows] = _clock()
+        self._worker.crash_box.note(running.number)
         runs = numbers != NO_NUMBER
-        begun = rows[runs]
-        if len(begun):
+        started_rows = rows[runs]
+        if len(started_rows):
             self._where = "policy.seed"
-            self._policy.seed(rows if anew else begun, numbers if anew else numbers[runs], anew=anew)
+            if are_all:
+                self._policy.seed_all(numbers)
+            elif not self._rows.resets_itself:  # Else the draws go on from one episode to the next.
+                self._policy.seed(started_rows, numbers[runs])
         self._where = RESET
         if infos is None:
             infos = self._reset(rows)
         running.info[rows] = infos_of_rows(infos, rows.tolist(), self._n_rows)
-        if len(begun):
+        if len(started_rows):
             self._where = "policy.reset"
-            self._policy.reset(begun if self._is_begun else rows)
-        if not self._is_begun:
-            self._is_begun = True
+            self._policy.reset(started_rows if self._is_started else rows)
+        if not self._is_started:
+            self._is_started = True
             self._policy.watch()
 
     def _reset(self, rows: Array) -> Any:
         """Let the environment reset these rows, and return its infos."""
         numbers = self._running.number
         # Copies: the environment may write over its arrays, as gymnasium's with copy=False do.
-        before = self._leaves if self._rows.keeps_mask else list(map(np.copy, self._leaves))
-        result, self._running.seed[rows] = self._rows.reset(rows, numbers, is_first=not self._is_begun)
+        old_leaves = self._leaves if self._rows.keeps_mask else list(map(np.copy, self._leaves))
+        result, self._running.seed[rows] = self._rows.reset(rows, numbers, is_first=not self._is_started)
         self._where = RESET_RESULT
         observations, infos = result
-        self._see(observations)
-        self._rows.check_left_alone(rows, before, self._leaves)
-        self._resetting = np.empty(0, np.int64)
+        self._keep_observations(observations)
+        self._rows.check_left_alone(rows, old_leaves, self._leaves)
+        self._resetting_rows = np.empty(0, np.int64)
         return infos
 
     # -- a step ----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        before = self._buffer.finished_rows
+        finished_rows = self._buffer.finished_rows
         self._step()
-        return self._buffer.finished_rows > before
+        return self._buffer.finished_rows > finished_rows
 
     def run(self, deadline: float, enough: float) -> None:
         if self._queue:
@@ -151,7 +162,8 @@ class NativeEngine:
 
     def _step(self) -> None:
         """Step every row: observations are recorded before the policy sees them, actions before the env."""
-        buffer, n_rows = self._buffer, self._n_rows
+        buffer = self._buffer
+        n_rows = self._n_rows
         buffer.begin_step(self._leaves)
         self._where = self._acting
         # Not as they came: gymnasium joins texts to tuples.
@@ -164,11 +176,11 @@ class NativeEngine:
         self._where = STEP_RESULT
         observations, rewards, terminated, truncated, infos = result
         buffer.put_rewards(reward_batch(rewards, n_rows))
-        self._see(observations)
+        self._keep_observations(observations)
         terminated = flag_batch("terminated", terminated, n_rows)
         self._finish_step(terminated, flag_batch("truncated", truncated, n_rows), infos)
 
-    def _see(self, observations: Any) -> None:
+    def _keep_observations(self, observations: Any) -> None:
         """Keep the leaves of the observations for the next step."""
         self._leaves = self._checked_leaves("observations", observations)
 
@@ -191,48 +203,56 @@ class NativeEngine:
 
     def _finish_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Record a step's infos, finish the episodes that ended, and begin those whose rows are reset."""
-        buffer, mode, leaves, over = self._buffer, self._rows.mode, self._leaves, terminated | truncated
+        buffer = self._buffer
+        mode = self._rows.mode
+        leaves = self._leaves
+        is_over = terminated | truncated
         numbers = self._running.number
-        if mode is AutoresetMode.SAME_STEP and over.any():
+        if mode is AutoresetMode.SAME_STEP and is_over.any():
             final, last_infos, infos = self._rows.final_infos(infos)
-            buffer.put_infos("env", infos, ~over)
-            for each in last_infos:
-                buffer.put_infos("env", {} if each is None else each, over)
-            leaves = self._final_leaves(final, over)
+            buffer.put_infos("env", infos, ~is_over)
+            for last_info in last_infos:
+                buffer.put_infos("env", last_info, is_over)
+            leaves = self._final_leaves(final, is_over)
         else:
             buffer.put_infos("env", infos)
         if buffer.end_step():
             self._make_room()
         if mode is AutoresetMode.NEXT_STEP:
-            over[self._resetting] = False  # The flags of a step that resets a row mean nothing.
+            is_over[self._resetting_rows] = False  # The flags of a step that resets a row mean nothing.
         elif mode is AutoresetMode.DISABLED and not math.isinf(self._limit):
-            truncated = truncated | (
-                (buffer.step - self._running.start >= self._limit) & (numbers != NO_NUMBER)
-            )
-            over |= truncated
-        ended = begun = np.flatnonzero(over)
-        if (runs := ended[numbers[ended] != NO_NUMBER]).size:
-            self._end(runs, terminated, truncated, leaves)
+            is_at_limit = buffer.step - self._running.start >= self._limit
+            truncated = truncated | (is_at_limit & (numbers != NO_NUMBER))
+            is_over |= truncated
+        ended_rows = np.flatnonzero(is_over)
+        episode_rows = ended_rows[numbers[ended_rows] != NO_NUMBER]
+        if len(episode_rows):
+            self._end(episode_rows, terminated, truncated, leaves)
+        reset_rows = ended_rows
         if mode is AutoresetMode.NEXT_STEP:
-            begun, self._resetting = self._resetting, ended
-        if len(begun):
-            self._begin_rows(begun, None if mode is AutoresetMode.DISABLED else infos)
-        elif len(ended):
-            self._crash_box.note(numbers)
+            reset_rows = self._resetting_rows
+            self._resetting_rows = ended_rows
+        if len(reset_rows):
+            self._begin_rows(reset_rows, None if mode is AutoresetMode.DISABLED else infos)
+        elif len(ended_rows):
+            self._worker.crash_box.note(numbers)
 
-    def _final_leaves(self, final: Any, over: Array) -> list[Array]:
-        """Return the last observations, one array (n, *shape) a leaf, that mean something where `over`."""
+    def _final_leaves(self, final: Any, is_over: Array) -> list[Array]:
+        """Return the last observations, one array (n, *shape) a leaf, that mean something where `is_over`."""
         name = "final observations"
         if isinstance(final, np.ndarray) and final.dtype == object:
-            samples, rows = final[over].tolist(), np.cumsum(over) - 1
+            samples = final[is_over].tolist()
+            rows = np.cumsum(is_over) - 1
             return [leaf[rows] for leaf in self._checked_leaves(name, samples, len(samples))]
         return self._checked_leaves(name, final)
 
     def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
         """End the episodes in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
         running = self._running
-        running.stop[rows], running.ended[rows] = self._buffer.step, _clock()
-        running.terminated, running.truncated = terminated, truncated
+        running.stop[rows] = self._buffer.step
+        running.ended_at[rows] = _clock()
+        running.terminated = terminated
+        running.truncated = truncated
         self._buffer.end(replace(running.select(rows), last=tuple([leaf[rows] for leaf in leaves])))
         running.number[rows] = NO_NUMBER
 
@@ -260,7 +280,7 @@ class NativeEngine:
             n_steps = self._buffer.step - int(self._running.start[error.row])
             place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
         self.forget(NO_NUMBER)
-        self._is_begun = False
+        self._is_started = False
         blame(self._where, error, place, numbers)
 
     # -- what a worker asks ----------------------------------------------------------------------------------
@@ -282,4 +302,4 @@ class NativeEngine:
         mask = numbers > above
         self._buffer.forget(numbers[mask].tolist())
         numbers[mask] = NO_NUMBER
-        self._crash_box.note(numbers)
+        self._worker.crash_box.note(numbers)

@@ -52,7 +52,7 @@ class NativeRows:
         self._statistics = [layer for layer in layers(env) if isinstance(layer, RecordEpisodeStatistics)]
         self._takes_list = True
         self.keeps_mask = False
-        self._spare = 0  # The number whose seed the rows get that run none.
+        self._filler_number = 0  # The number whose seed the rows get that run none.
 
     @property
     def resets_itself(self) -> bool:
@@ -87,15 +87,18 @@ class NativeRows:
             lowest = int(numbers[numbers != NO_NUMBER].min())
             return self.env.reset(seed=env_seed(self._root, lowest) >> 1), np.full(len(rows), -1)
         # They repeat an episode that runs: another one might fail, and those that run would be blamed for it.
-        self._spare = min(numbers[numbers != NO_NUMBER].tolist(), default=self._spare)
-        mask, seeds = row_mask(rows, self.n_rows), np.zeros(len(numbers), np.int64)
-        numbers = np.where(numbers == NO_NUMBER, self._spare, numbers)
+        self._filler_number = min(numbers[numbers != NO_NUMBER].tolist(), default=self._filler_number)
+        mask = row_mask(rows, self.n_rows)
+        seeds = np.zeros(len(numbers), np.int64)
+        numbers = np.where(numbers == NO_NUMBER, self._filler_number, numbers)
         seeds[rows] = [env_seed(self._root, number) for number in numbers[rows].tolist()]
         # gymnasium's own vector environments take the mask out of the options. So its statistics around them
         # begin anew in all rows: those of the others are put back.
-        held = [(layer, name, getattr(layer, name)) for layer in self._statistics for name in _STATISTICS]
+        statistics = [
+            (layer, name, getattr(layer, name)) for layer in self._statistics for name in _STATISTICS
+        ]
         result = self._reset(mask, seeds, None if is_first else {"reset_mask": mask.copy()})
-        for layer, name, before in held:
+        for layer, name, before in statistics:
             setattr(layer, name, np.where(mask, getattr(layer, name), before))
         return result, seeds[rows] if self._takes_list else seeds[rows] >> 1
 
@@ -120,21 +123,24 @@ class NativeRows:
             )
         # gymnasium's statistics stand among the present infos, and are of the episodes that ended.
         keys = [layer._stats_key for layer in self._statistics]  # noqa: SLF001  It has no public name.
-        last = [infos.get("final_info"), {key: infos[key] for key in keys if key in infos}]
-        past = _FINAL.union(keys, (f"_{key}" for key in keys))
-        return infos["final_obs"], last, {key: value for key, value in infos.items() if key not in past}
+        statistics = {key: infos[key] for key in keys if key in infos}
+        last_infos = [statistics]
+        if infos.get("final_info") is not None:
+            last_infos = [infos["final_info"], statistics]
+        keys_of_ended = _FINAL.union(keys, (f"_{key}" for key in keys))
+        present_infos = {key: value for key, value in infos.items() if key not in keys_of_ended}
+        return infos["final_obs"], last_infos, present_infos
 
     def check_left_alone(self, rows: Array, before: list[Array], after: list[Array]) -> None:
         """Raise EnvLoadError if a reset of `rows` has changed others' observations; this is checked once.
 
         Those before it and after it are one array (n, *shape) a leaf.
         """
-        others = ~row_mask(rows, self.n_rows)
-        if self.keeps_mask or not others.any():
+        other_rows = ~row_mask(rows, self.n_rows)
+        if self.keeps_mask or not other_rows.any():
             return
-        for leaf in zip(before, after, strict=True):
-            old, new = (batch[others] for batch in leaf)
-            if old.tolist() != new.tolist() if old.dtype == object else old.tobytes() != new.tobytes():
+        for old_leaf, new_leaf in zip(before, after, strict=True):
+            if _content(old_leaf[other_rows]) != _content(new_leaf[other_rows]):
                 raise EnvLoadError(
                     f"{vector_name(self.env)} resets rows that options['reset_mask'] leaves out",
                     code="reset-mask-ignored",
@@ -147,12 +153,14 @@ class NativePolicy:
     """One policy, called once a step with all rows; actions of rows that run no episode mean nothing."""
 
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
-        self._root, self._seeder, self._rule = setting.root, setting.seeders[-1], setting.rule
-        self._policy, self._rows = setting.policy, rows
+        self._root = setting.root
+        self._seeder = setting.seeders[-1]
+        self._rule = setting.rule
+        self._policy = setting.policy
+        self._rows = rows
         self._spaces = SpaceRows(setting.worker.env_spec.action_space)
-        self._bounds = [
-            _room_of(leaf) if self._rule == "warn" else bounds_of(leaf) for leaf in self._spaces.leaves
-        ]
+        bounds = _integer_range if self._rule == "warn" else bounds_of
+        self._bounds = [bounds(leaf) for leaf in self._spaces.leaves]
 
     def use(self, policy: AdaptedPolicy) -> None:
         """Act with another policy of the same form, or with new parameters."""
@@ -163,14 +171,15 @@ class NativePolicy:
         """Search for generators, after a build, an update, or the first reset."""
         self._seeder.watch(policy=self._policy, env=self._rows.env)
 
-    def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
-        """Seed episodes of rows (k,) before their reset; `anew`: these are all rows, and some begin none."""
-        if self._rows.resets_itself and not anew:
-            return  # The draws go on from one episode to the next.
+    def seed_all(self, numbers: Array) -> None:
+        """Seed the global generators and all rows (n,), those without an episode by another number."""
         lowest = int(numbers[numbers != NO_NUMBER].min())
-        if anew:
-            self._seeder.begin(lowest)
-            numbers = np.where(numbers == NO_NUMBER, lowest + rows, numbers)
+        rows = np.arange(len(numbers))
+        self._seeder.begin(lowest)
+        self.seed(rows, np.where(numbers == NO_NUMBER, lowest + rows, numbers))
+
+    def seed(self, rows: Array, numbers: Array) -> None:
+        """Seed episodes of rows (k,) before their reset."""
         if self._policy.seed_rows is not None:
             seeds = np.zeros(self._rows.n_rows, np.uint64)
             seeds[rows] = [derive_seed(self._root, number, "policy") for number in numbers.tolist()]
@@ -217,19 +226,26 @@ class NativePolicy:
 
     def _for_env(self, leaves: list[Array]) -> Any:
         """Return actions as gymnasium batches them: texts as a tuple, integers in their space's own type."""
-        batched = [
-            tuple(values) if leaf.kind == "text" else values.astype(leaf.space.dtype, copy=False)
-            for leaf, values in zip(self._spaces.leaves, leaves, strict=True)
-        ]
+        batched: list[Any] = []
+        for leaf, values in zip(self._spaces.leaves, leaves, strict=True):
+            if leaf.kind == "text":
+                batched.append(tuple(values))
+            else:
+                batched.append(values.astype(leaf.space.dtype, copy=False))
         return self._spaces.tree(batched)
 
 
-def _room_of(leaf: Leaf) -> tuple[int, int] | None:
+def _content(values: Array) -> Any:
+    """Return values in a form that `==` compares as a whole."""
+    return values.tolist() if values.dtype == object else values.tobytes()
+
+
+def _integer_range(leaf: Leaf) -> tuple[int, int] | None:
     """Return the least and the greatest integer that the environment's type of a leaf has room for.
 
     None where it is the column's own type, for which all were converted.
     """
     if leaf.kind != "discrete" or leaf.space.dtype == leaf.dtype:
         return None
-    room = np.iinfo(leaf.space.dtype)
-    return int(room.min), int(room.max)
+    limits = np.iinfo(leaf.space.dtype)
+    return int(limits.min), int(limits.max)

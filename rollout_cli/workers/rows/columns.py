@@ -20,6 +20,7 @@ from rollout_cli.workers.checks import (
     BadValueError,
     as_array,
     bad_action,
+    cast_numbers,
     checked_text,
     clipped,
     inside_check,
@@ -54,7 +55,8 @@ class Column:
         self.samples: Any = [] if leaf.kind in ("discrete", "text", "sequence") else bytearray()
         self._width = leaf.row_bytes if isinstance(self.samples, bytearray) else 1  # Places a sample.
         if leaf.row_bytes >= FRAME_BYTES:
-            self.samples, self._width = Frames(self._dtype, leaf.shape), 1
+            self.samples = Frames(self._dtype, leaf.shape)
+            self._width = 1
 
     def cut(self, start: int | None, stop: int | None) -> Any:
         """Return a copy or view of samples `start` to `stop - 1`: a piece, as `joined` takes it."""
@@ -74,9 +76,15 @@ class Column:
 
     def recording(self) -> Record:
         """Return the function that appends one sample, and returns it as its space has it."""
-        samples, convert, integer, ndarray = self.samples, self._converted, self._integer, np.ndarray
+        samples = self.samples
+        convert = self._converted
+        integer = self._integer
+        ndarray = np.ndarray
         append: Any = samples.extend if isinstance(samples, bytearray) else samples.append
-        dtype, shape, name, space = self._dtype, self.leaf.shape, self._name, self.leaf.space
+        dtype = self._dtype
+        shape = self.leaf.shape
+        name = self._name
+        space = self.leaf.space
 
         def record_bytes(value: Any) -> Any:
             if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
@@ -110,10 +118,12 @@ class Column:
         """Return the function that appends one sample before the environment gets what it returns."""
         if self.leaf.kind == "discrete":
             return self._recording_numbers(rule)
-        leaf, record = self.leaf, self.recording()
+        leaf = self.leaf
+        record = self.recording()
         if rule == "warn":
             return record
-        is_inside, clips = inside_check(leaf), rule == "clip" and leaf.kind == "box"
+        is_inside = inside_check(leaf)
+        clips = rule == "clip" and leaf.kind == "box"
 
         def record_checked(value: Any) -> Any:
             value = record(clipped(value, leaf.space) if clips else value)
@@ -124,18 +134,24 @@ class Column:
         return record_checked
 
     def _recording_numbers(self, rule: OnInvalidAction) -> Record:
-        leaf, append, integer = self.leaf, self.samples.append, self._integer
+        leaf = self.leaf
+        append = self.samples.append
+        integer = self._integer
         kind: Any = np.dtype(leaf.space.dtype).type
         low, high = leaf.bounds or (0, -1)
         # A number is looked up several times as fast as made.
-        table = {number: kind(number) for number in range(low, high + 1)} if high - low < _FEW_NUMBERS else {}
-        least, greatest = (np.iinfo(kind).min, np.iinfo(kind).max) if rule == "warn" else (low, high)
+        actions: dict[int, Any] = {}
+        if high - low < _FEW_NUMBERS:
+            actions = {number: kind(number) for number in range(low, high + 1)}
+        if rule == "warn":
+            low = np.iinfo(kind).min
+            high = np.iinfo(kind).max
 
         def record(value: Any) -> Any:
             number = value if type(value) is int else integer(value)
-            action = table.get(number)
+            action = actions.get(number)
             if action is None:
-                if not least <= number <= greatest:
+                if not low <= number <= high:
                     raise bad_action(leaf, number, rule)
                 action = kind(number)
             append(number)
@@ -152,29 +168,21 @@ class Column:
         if numbers.shape != self.leaf.shape or not np.can_cast(numbers.dtype, self._dtype, "same_kind"):
             raise self._refusal(value)
         # The numbers of a list have no dtype of anyone's choice.
-        loses = self._dtype.kind == "f" and not np.can_cast(numbers.dtype, self._dtype)
-        if loses and hasattr(value, "dtype"):
+        loses_digits = self._dtype.kind == "f" and not np.can_cast(numbers.dtype, self._dtype)
+        if loses_digits and hasattr(value, "dtype"):
             self.cast = (
                 f"{self._name} is {numbers.dtype}, and is cast to {self._dtype}, the dtype of its space"
             )
-        with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
-            # A copy: arrays of JAX are read-only, and the policy may write to its own.
-            converted = np.array(numbers, self._dtype)
-        if self._dtype.kind in "iu" and not np.array_equal(converted, numbers):
-            raise BadValueError(
-                f"{self._name} has numbers for which {self._dtype} has no room, of {self.leaf.space}",
-                code="number-range",
-            )
-        return converted
+        # A copy: arrays of JAX are read-only, and the policy may write to its own.
+        return cast_numbers(self._name, "has", self.leaf, numbers, self._dtype)
 
     def _recording_sequences(self) -> Record:
         element = Column(self.leaf.element, self._name)
         space: Any = self.leaf.space
 
         def record(value: Any) -> Any:
-            elements = np.array([*map(element._converted, value)], element._dtype).reshape(
-                -1, *element.leaf.shape
-            )
+            elements = np.array([*map(element._converted, value)], element._dtype)
+            elements = elements.reshape(-1, *element.leaf.shape)
             elements.setflags(write=False)  # A batched policy is passed the recorded arrays.
             self.samples.append(elements)
             copied = elements.copy()
@@ -190,8 +198,9 @@ class Column:
             raise self._refusal(value) from error
 
     def _refusal(self, value: Any) -> BadValueError:
-        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
         leaf = self.leaf
+        description = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
         return BadValueError(
-            f"{self._name} is {got}, expected {leaf.dtype}{leaf.shape} of {leaf.space}", code="value-shape"
+            f"{self._name} is {description}, expected {leaf.dtype}{leaf.shape} of {leaf.space}",
+            code="value-shape",
         )

@@ -45,25 +45,30 @@ class Row:
     Attributes:
         take_step: Takes an action; records it, steps the environment, records what that gives, and returns
             the next observation, None where the episode is over.
-        number, seed, began: The episode's number (NO_NUMBER for none), the seed of its reset, and the time of
-            that.
+        number, seed, started_at: The episode's number (NO_NUMBER for none), the seed of its reset, and the
+            time of that.
         observation: The one to act on next.
         flags: Terminated and truncated, as the last step gave them.
         where: The call of user code that runs, or has raised; set by whoever makes it.
-        is_used: Whether an episode began in the environment; `is_watched`: whether its first reset was looked
-            at.
+        is_used: Whether an episode started in the environment; `is_watched`: whether its first reset was
+            looked at.
     """
 
     __slots__ = (
-        "_most_steps", "_step", "acting", "began", "env", "flags", "index", "is_used", "is_watched", "number",
-        "observation", "recorder", "seed", "seeder", "take_step", "where",
+        "_most_steps", "_step", "acting", "env", "flags", "index", "is_used", "is_watched", "number",
+        "observation", "recorder", "seed", "seeder", "started_at", "take_step", "where",
     )  # fmt: skip
 
     def __init__(
         self, index: int, recorder: EpisodeRecorder, seeder: EpisodeSeeder, acting: str, most_steps: int
     ) -> None:
-        self.index, self.recorder, self.seeder, self.acting = index, recorder, seeder, acting
-        self.number, self.seed, self.began = NO_NUMBER, -1, 0.0
+        self.index = index
+        self.recorder = recorder
+        self.seeder = seeder
+        self.acting = acting
+        self.number = NO_NUMBER
+        self.seed = -1
+        self.started_at = 0.0
         self.observation: Any = None
         self.flags: tuple[Any, Any] = (False, False)
         self.where = RESET
@@ -76,7 +81,9 @@ class Row:
 
     def use(self, env: Any, step: Callable[[Any], Any]) -> None:
         """Run the next episodes in this environment, whose steps `step` takes."""
-        self.env, self.is_used, self._step = env, False, step
+        self.env = env
+        self.is_used = False
+        self._step = step
         self.restart()
 
     def restart(self) -> None:
@@ -90,9 +97,12 @@ class Row:
 
         It is a generator since that costs no more than the same code inside of each loop that needs it.
         """
-        recorder, most_steps = self.recorder, self._most_steps
-        rewards, infos = recorder.rewards, recorder.env_infos
-        record_observation, record_action = recorder.observations.record, recorder.actions.record
+        recorder = self.recorder
+        most_steps = self._most_steps
+        rewards = recorder.rewards
+        infos = recorder.env_infos
+        record_observation = recorder.observations.record
+        record_action = recorder.actions.record
         observation: Any = None
         terminated = truncated = False
         where = acting = self.acting
@@ -109,7 +119,8 @@ class Row:
                     infos[len(rewards)] = frozen_copy(info)
                 rewards.append(reward if type(reward) is float else as_reward(reward))
                 if terminated or truncated or len(rewards) >= most_steps:
-                    self.flags, observation = (terminated, truncated), None
+                    self.flags = (terminated, truncated)
+                    observation = None
         except BaseException as error:
             self.where = where
             if where is STEP_RESULT and not isinstance(error, BadValueError):
@@ -133,25 +144,28 @@ class PythonRows:
     scope: Literal["any", "n_envs"] = "any"
 
     def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
-        self._root, self._worker = setting.root, setting.worker
-        self._queue, self._limit = setting.queue, setting.limit
-        self._policy, self._spec = setting.policy, setting.worker.env_spec
+        self._root = setting.root
+        self._worker = setting.worker
+        self._queue = setting.queue
+        self._limit = setting.limit
+        self._policy = setting.policy
+        self._spec = setting.worker.env_spec
         self._crash_box = setting.worker.crash_box
-        self._envs, self._updates = envs, updates
+        self._envs = envs
+        self._updates = updates
         self._acting = f"policy.{self._policy.methods[0 if self.in_turn else 1]}"
         self.finished_rows = 0
         self._ended: list[EndedEpisode] = []
-        recorders = [EpisodeRecorder(self._spec, setting.rule) for _ in envs]
-        self.row_bytes = recorders[0].row_bytes
         self._limits = [counted_limit(env, self._limit) for env in envs]
-        guard = self._worker.rules.most_steps(recorders[0].observations.row_bytes)
-        most_steps = max(guard, self._spec.max_episode_length or 0)
-        self._rows = [
-            Row(index, recorder, setting.seeders[index], self._acting, self._limits[index] or most_steps)
-            for index, recorder in enumerate(recorders)
-        ]
-        for row, env in zip(self._rows, envs, strict=True):
-            self._use(row, env)
+        self._rows: list[Row] = []
+        for index, env in enumerate(envs):
+            recorder = EpisodeRecorder(self._spec, setting.rule)
+            guard = self._worker.rules.most_steps(recorder.observations.row_bytes)
+            most_steps = self._limits[index] or max(guard, self._spec.max_episode_length or 0)
+            row = Row(index, recorder, setting.seeders[index], self._acting, most_steps)
+            self._use_env(row, env)
+            self._rows.append(row)
+        self.row_bytes = self._rows[0].recorder.row_bytes
         # In turn the first row's seeder has the policy, too: it may hold the spaces of that row's
         # environment.
         self._seeder = setting.seeders[0 if self.in_turn else len(envs)]
@@ -173,12 +187,13 @@ class PythonRows:
 
     # -- episodes --------------------------------------------------------------------------------------------
 
-    def _use(self, row: Row, env: Any) -> None:
+    def _use_env(self, row: Row, env: Any) -> None:
         """Run a row's next episodes in this environment, by its own `step` unless a subclass has one."""
         worker = self._worker
-        row.use(env, env.step if type(worker).step_env is Worker.step_env else partial(worker.step_env, env))
+        step = env.step if type(worker).step_env is Worker.step_env else partial(worker.step_env, env)
+        row.use(env, step)
 
-    def _renew(self, row: Row) -> None:
+    def _rebuild(self, row: Row) -> None:
         """Build the environment of a row anew, where each episode has its own and this one is used."""
         if self._updates is None or not row.is_used:
             return
@@ -192,17 +207,19 @@ class PythonRows:
                 hint="build the same environment each time, or omit {fresh_env=True}",
             )
         self._envs[row.index] = env
-        self._use(row, env)
+        self._use_env(row, env)
         row.seeder.watch(env=env)
 
-    def _note(self, row: Row, number: int) -> None:
+    def _set_number(self, row: Row, number: int) -> None:
         """Note which number a row runs from now on, NO_NUMBER for none."""
         row.number = number
         self._crash_box.begin(row.index, number)
 
     def _reset(self, row: Row, number: int) -> None:
         """Reset the environment of a row for the episode `number`, and record what that gives."""
-        row.seed, row.began, row.is_used = env_seed(self._root, number), clock(), True
+        row.seed = env_seed(self._root, number)
+        row.started_at = clock()
+        row.is_used = True
         row.where = RESET
         result = self._worker.reset_env(row.env, number, row.seed)
         row.where = RESET_RESULT
@@ -215,25 +232,25 @@ class PythonRows:
 
     def _end(self, row: Row) -> None:
         """Keep the episode of a row, which is over."""
-        n_steps, row.where = len(row.recorder.rewards), STEP_RESULT
-        terminated, truncated = row.flags
-        terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
-        truncated = truncated or n_steps == self._limits[row.index]
+        n_steps = len(row.recorder.rewards)
+        row.where = STEP_RESULT
+        terminated = as_flag("terminated", row.flags[0])
+        truncated = as_flag("truncated", row.flags[1]) or n_steps == self._limits[row.index]
         if not (terminated or truncated):
             raise BadValueError(
                 f"the episode has no end: it is {n_steps:,} steps long", ENDLESS_HINT, code="episode-endless"
             )
         self._ended.append(
-            row.recorder.end(row.number, row.seed, (terminated, truncated), (row.began, clock()))
+            row.recorder.end(row.number, row.seed, (terminated, truncated), (row.started_at, clock()))
         )
         self.finished_rows += n_steps
-        self._note(row, NO_NUMBER)
+        self._set_number(row, NO_NUMBER)
 
-    def _rest(self, row: Row) -> None:
+    def _give_up(self, row: Row) -> None:
         """Give up what runs in a row."""
         row.recorder.clear()
         if row.number != NO_NUMBER:
-            self._note(row, NO_NUMBER)
+            self._set_number(row, NO_NUMBER)
 
     # -- what a worker asks ----------------------------------------------------------------------------------
 
@@ -246,35 +263,43 @@ class PythonRows:
         return tuple([row.number for row in self._rows if row.number != NO_NUMBER])
 
     def take(self, below: float, ended_before: float) -> list[Chunk]:
-        taken = [episode for episode in self._ended if episode.number < below or episode.ended < ended_before]
+        taken: list[EndedEpisode] = []
+        waiting: list[EndedEpisode] = []
+        for episode in self._ended:
+            if episode.number < below or episode.ended_at < ended_before:
+                taken.append(episode)
+            else:
+                waiting.append(episode)
         if not taken:
             return []
-        self._ended = [
-            episode for episode in self._ended if episode.number >= below and episode.ended >= ended_before
-        ]
+        self._ended = waiting
         taken.sort(key=attrgetter("number"))
         self.finished_rows -= sum(episode.length for episode in taken)
-        # Large episodes are not copied once more, to lie in one array.
-        groups = [[episode] for episode in taken] if self.row_bytes >= FRAME_BYTES else [taken]
+        groups = [taken]
+        if self.row_bytes >= FRAME_BYTES:  # Large episodes are not copied once more, to lie in one array.
+            groups = [[episode] for episode in taken]
         return [self._rows[0].recorder.chunk(group, self._worker.worker_number) for group in groups]
 
     def forget(self, above: int) -> None:
         for row in self._rows:
             if row.number > above:
-                self._rest(row)
+                self._give_up(row)
 
     def fail(self, error: BaseException) -> None:
-        row, worker_number = self._row, self._worker.worker_number
-        # Of a row whose environment is built anew it is none: those that run in others are not at fault.
-        numbers = self.running_numbers if row is None else tuple({row.number} - {NO_NUMBER})
-        if row is not None and numbers:
-            place = episode_place(worker_number, row.number, row.seed, len(row.recorder.rewards))
-        else:
-            place = rows_place(worker_number, numbers, len(self._rows))
-        where = self._where if row is None else row.where
-        for each in self._rows:
-            self._rest(each)
-            each.restart()
+        failed = self._row
+        where = self._where if failed is None else failed.where
+        numbers: tuple[int, ...] = ()
+        if failed is None:
+            numbers = self.running_numbers
+        elif failed.number != NO_NUMBER:  # Else its environment is rebuilt, and no other row is at fault.
+            numbers = (failed.number,)
+        worker_number = self._worker.worker_number
+        place = rows_place(worker_number, numbers, len(self._rows))
+        if failed is not None and numbers:
+            place = episode_place(worker_number, failed.number, failed.seed, len(failed.recorder.rewards))
+        for row in self._rows:
+            self._give_up(row)
+            row.restart()
         # One of ours has its place, or is that of an environment that cannot be built anew, for no episode
         # yet.
         if not isinstance(error, UserCodeError) or (numbers and not error.episodes):

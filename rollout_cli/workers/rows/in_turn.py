@@ -41,8 +41,10 @@ class RowsInTurn(PythonRows):
         while True:
             if row is None or row.number == NO_NUMBER:
                 row = self._begin_next()
-            take_step, observation = row.take_step, row.observation
-            rewards, infos = row.recorder.rewards, row.recorder.agent_infos
+            take_step = row.take_step
+            observation = row.observation
+            rewards = row.recorder.rewards
+            infos = row.recorder.agent_infos
             while True:
                 action, info = act(observation)
                 if info or type(info) is not dict:
@@ -70,8 +72,8 @@ class RowsInTurn(PythonRows):
 
     def _begin(self, row: Row, number: int, seeded_as: int) -> None:
         """Begin the episode `seeded_as` in a row, which counts as `number`."""
-        self._renew(row)
-        self._note(row, number)
+        self._rebuild(row)
+        self._set_number(row, number)
         self._crash_box.step()
         self._seeder.begin(seeded_as)
         if row.seeder is not self._seeder:
@@ -96,11 +98,11 @@ class TrialRows(RowsInTurn):
     def _begin(self, row: Row, number: int, seeded_as: int) -> None:
         with reporting(UserCodeError, f"{type(self._worker).__name__}.predecessors raised"):
             # An array of numpy with one number in it may be false, and its numbers overflow as seeds.
-            before = [int(earlier) for earlier in self._worker.predecessors(number)]
-        if before and before[-1] != self._last_run:
+            predecessors = [int(earlier) for earlier in self._worker.predecessors(number)]
+        if predecessors and predecessors[-1] != self._last_run:
             self._is_recorded = False
             try:
-                for earlier in before:
+                for earlier in predecessors:
                     # Where one fails, that is a failure of `number`.
                     super()._begin(row, number, earlier)
                     while not self.step():
@@ -115,9 +117,9 @@ class TrialRows(RowsInTurn):
             self._last_run = row.number
             super()._end(row)
         else:
-            self._rest(row)
+            self._give_up(row)
 
     def forget(self, above: int) -> None:
-        if above == NO_NUMBER or any(number > above for number in self.running_numbers):
+        if above == NO_NUMBER or max(self.running_numbers, default=NO_NUMBER) > above:
             self._last_run = NO_NUMBER
         super().forget(above)

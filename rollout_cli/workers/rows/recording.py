@@ -43,11 +43,12 @@ class SpaceRecorder:
     """
 
     def __init__(self, space: gymnasium.Space[Any], name: str, rule: OnInvalidAction | None = None) -> None:
-        self.columns = columns = [Column(leaf, name) for leaf in space_leaves(space)]
-        self.row_bytes = sum(column.leaf.row_bytes for column in columns)
-        records = [
-            column.recording() if rule is None else column.recording_actions(rule) for column in columns
-        ]
+        self.columns = [Column(leaf, name) for leaf in space_leaves(space)]
+        self.row_bytes = sum(column.leaf.row_bytes for column in self.columns)
+        if rule is None:
+            records = [column.recording() for column in self.columns]
+        else:
+            records = [column.recording_actions(rule) for column in self.columns]
         self.record = _recording_tree(space, records, name)
 
     @property
@@ -66,12 +67,8 @@ class SpaceRecorder:
 
     def joined(self, pieces: Sequence[Pieces], count: int) -> tuple[Array, ...]:
         """Return `count` samples cut from any episodes, as one array (count, *leaf.shape) a leaf."""
-        return tuple(
-            [
-                column.joined(parts, count)
-                for column, parts in zip(self.columns, zip(*pieces, strict=True), strict=True)
-            ]
-        )
+        columns = zip(self.columns, zip(*pieces, strict=True), strict=True)
+        return tuple([column.joined(parts, count) for column, parts in columns])
 
 
 def _recording_tree(space: gymnasium.Space[Any], records: list[Record], name: str) -> Callable[[Any], Any]:
@@ -87,9 +84,9 @@ def _recording_tree(space: gymnasium.Space[Any], records: list[Record], name: st
                 f"{name} lacks {error!r}: {sample!r:.200}, expected a sample of {space}",
                 code="value-structure",
             ) from error
-        kept = [record(value) for value, record in zip(values, records, strict=True)]
+        recorded = [record(value) for value, record in zip(values, records, strict=True)]
         # Only where a value was converted is another tree needed.
-        return sample if all(map(operator.is_, values, kept)) else unflatten(space, kept)
+        return sample if all(map(operator.is_, values, recorded)) else unflatten(space, recorded)
 
     return record
 
@@ -102,8 +99,8 @@ class EndedEpisode(NamedTuple):
     length: int
     terminated: bool
     truncated: bool
-    began: float  # Seconds of the workers' clock, as `ended` is.
-    ended: float
+    started_at: float  # Seconds of the workers' clock, as `ended_at` is.
+    ended_at: float
     observations: Pieces
     last_observation: Pieces
     actions: Pieces
@@ -165,7 +162,7 @@ class EpisodeRecorder:
     def chunk(self, episodes: Sequence[EndedEpisode], worker_number: int) -> Chunk:
         """Return episodes of any rows of these spaces as a chunk."""
         columns: tuple[Sequence[Any], ...] = tuple(zip(*episodes, strict=True))
-        numbers, seeds, lengths, terminated, truncated, began, ended, *pieces, reset_infos = columns
+        numbers, seeds, lengths, terminated, truncated, started_at, ended_at, *pieces, reset_infos = columns
         observations, last_observations, actions, rewards, env_infos, agent_infos = pieces
         count = sum(lengths)
         return Chunk(
@@ -175,7 +172,7 @@ class EpisodeRecorder:
             terminated=np.array(terminated, bool),
             truncated=np.array(truncated, bool),
             workers=np.full(len(episodes), worker_number, np.int32),
-            wall_times=np.array(ended) - np.array(began),
+            wall_times=np.array(ended_at) - np.array(started_at),
             observations=self.observations.joined(observations, count),
             actions=self.actions.joined(actions, count),
             rewards=np.frombuffer(bytearray().join(rewards), np.float64),
@@ -190,5 +187,7 @@ def _info_table(infos: Sequence[Infos], lengths: Sequence[int]) -> InfoTable:
     """Return the infos of some episodes, of so many steps each, as a table with one row a step."""
     if not any(infos):
         return InfoTable(sum(lengths))
-    pairs = zip(infos, lengths, strict=True)
-    return tabulate([steps.get(step, _NO_INFO) for steps, length in pairs for step in range(length)])
+    rows: list[Mapping[Any, Any]] = []
+    for steps, length in zip(infos, lengths, strict=True):
+        rows += [steps.get(step, _NO_INFO) for step in range(length)]
+    return tabulate(rows)

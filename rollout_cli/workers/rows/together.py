@@ -29,29 +29,30 @@ class RowsTogether(PythonRows):
         super().__init__(setting, envs, updates)
         self._observations = SpaceRows(self._spec.observation_space)
         self._actions = SpaceRows(self._spec.action_space)
-        self._columns = list(zip(*(row.recorder.observations.columns for row in self._rows), strict=True))
+        columns = [row.recorder.observations.columns for row in self._rows]
+        self._columns = list(zip(*columns, strict=True))
         # Of a copy: nothing is drawn from the space itself.
-        resting_space = copy.deepcopy(self._spec.observation_space)
-        resting_space.seed(0)
-        self._resting = resting_space.sample()
+        space = copy.deepcopy(self._spec.observation_space)
+        space.seed(0)
+        self._resting_observation = space.sample()
         for row in self._rows:
-            self._rest(row)
-        self._is_begun = False
+            self._give_up(row)
+        self._is_started = False
         if not self._policy.row_wise:
             self.scope = "n_envs"
 
     def use_policy(self, policy: AdaptedPolicy) -> None:
         super().use_policy(policy)
-        self._is_begun = False
+        self._is_started = False
 
     def begin(self) -> None:
         self._begin([row for row in self._rows if row.number == NO_NUMBER])
 
     def step(self) -> bool:
-        before = len(self._ended)
+        n_ended = len(self._ended)
         self.begin()
         self._step()
-        return len(self._ended) > before
+        return len(self._ended) > n_ended
 
     def run(self, deadline: float, enough: float) -> None:
         self.begin()
@@ -62,35 +63,35 @@ class RowsTogether(PythonRows):
 
     def _step(self) -> None:
         """Step every row: observations are recorded before the policy sees them, actions before the env."""
-        self._row, self._where = None, self._acting
+        self._row = None
+        self._where = self._acting
         if self._policy.takes_masks:
             self._policy.masks = self._masks()
         actions, infos = self._policy.get_actions(self._last_observations())
         if infos or type(infos) is not dict:
             self._record_infos(infos)
-        over = []
-        for row, action in zip(self._rows, self._each(actions), strict=True):
+        ended = []
+        for row, action in zip(self._rows, self._split(actions), strict=True):
             if row.number != NO_NUMBER:
                 self._row = row
                 if row.take_step(action) is None:
-                    over.append(row)
-        for row in over:
+                    ended.append(row)
+        for row in ended:
             self._row = row
             self._end(row)
-            self._rest(row)
-        if over:
-            self._begin(over)
+            self._give_up(row)
+        if ended:
+            self._begin(ended)
 
     def _last_observations(self) -> Any:
         """Return the observations to act on, a tree of arrays (n, *shape)."""
-        count = len(self._rows)
-        last = [
-            columns[0].joined([column.cut(-1, None) for column in columns], count)
-            for columns in self._columns
-        ]
-        return self._observations.tree(last)
+        leaves = []
+        for columns in self._columns:
+            pieces = [column.cut(-1, None) for column in columns]
+            leaves.append(columns[0].joined(pieces, len(pieces)))
+        return self._observations.tree(leaves)
 
-    def _each(self, actions: Any) -> list[Any]:
+    def _split(self, actions: Any) -> list[Any]:
         try:
             return self._actions.split(actions)
         except (KeyError, IndexError, TypeError) as error:
@@ -100,8 +101,8 @@ class RowsTogether(PythonRows):
 
     def _record_infos(self, infos: Any) -> None:
         running = [row for row in self._rows if row.number != NO_NUMBER]
-        each = infos_of_rows(infos, [row.index for row in running], len(self._rows))
-        for row, info in zip(running, each or (), strict=False):
+        row_infos = infos_of_rows(infos, [row.index for row in running], len(self._rows))
+        for row, info in zip(running, row_infos or (), strict=False):
             if info:
                 row.recorder.agent_infos[len(row.recorder.rewards)] = info
 
@@ -111,42 +112,45 @@ class RowsTogether(PythonRows):
         resting = np.ones_like(next(iter(masks.values())))
         return np.stack([masks.get(row.index, resting) for row in self._rows])
 
-    def _rest(self, row: Row) -> None:
-        super()._rest(row)
-        row.recorder.observations.record(self._resting)  # So that a batch has all rows.
+    def _give_up(self, row: Row) -> None:
+        super()._give_up(row)
+        row.recorder.observations.record(self._resting_observation)  # So that a batch has all rows.
 
     # -- beginning -------------------------------------------------------------------------------------------
 
-    def _begin(self, free: Sequence[Row]) -> None:
+    def _begin(self, free_rows: Sequence[Row]) -> None:
         """Begin the next number of each of these rows that has one."""
         rows = []
-        for row, number in zip(free, self._queue.take([row.index for row in free]), strict=True):
+        numbers = self._queue.take([row.index for row in free_rows])
+        for row, number in zip(free_rows, numbers, strict=True):
             if number != NO_NUMBER:
                 self._row = row
-                self._renew(row)
-                self._note(row, number)
+                self._rebuild(row)
+                self._set_number(row, number)
                 rows.append(row)
         if not rows:
             return
-        self._row, self._where = None, "policy.seed"
+        self._row = None
+        self._where = "policy.seed"
         self._seed(rows)
         for row in rows:
             self._row = row
             seed_globals(self._root, row.number)
             row.recorder.clear()
             self._reset(row, row.number)
-        self._row, self._where = None, "policy.reset"
+        self._row = None
+        self._where = "policy.reset"
         if self._policy.resets:
-            indices = [row.index for row in (rows if self._is_begun else self._rows)]
-            self._policy.reset(row_mask(indices, len(self._rows)))
+            reset_rows = rows if self._is_started else self._rows
+            self._policy.reset(row_mask([row.index for row in reset_rows], len(self._rows)))
         if unwatched := [row for row in rows if not row.is_watched]:
             self._watch(unwatched)
-        self._is_begun = True
+        self._is_started = True
 
     def _seed(self, rows: list[Row]) -> None:
         """Seed the episodes of these rows; the first time all rows, some of which may begin no episode."""
         numbers = {row.index: row.number for row in rows}
-        if not self._is_begun:
+        if not self._is_started:
             lowest = min(numbers.values())
             self._seeder.begin(lowest)
             numbers = {row.index: numbers.get(row.index, lowest + row.index) for row in self._rows}
