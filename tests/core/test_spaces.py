@@ -17,7 +17,7 @@ from rollout_cli.episodes.spaces import (
     SpaceRows,
     count_rows,
     empty_column,
-    leaf_getters,
+    leaf_getter,
     map_tree,
     space_leaves,
     unflatten,
@@ -102,7 +102,7 @@ def test_flatten_and_back(space: gymnasium.Space[Any]) -> None:
         for leaf, value in zip(space_leaves(space), values, strict=True)
         if leaf.kind != "sequence"
     ]
-    assert repr(values) == repr(tuple(get(sample) for get in leaf_getters(space)))
+    assert repr(values) == repr(tuple(get(sample) for get in map(leaf_getter, space_leaves(space))))
     assert repr(sample) == repr(unflatten(space, values))
 
 
