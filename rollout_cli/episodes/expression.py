@@ -234,7 +234,7 @@ def of_one_kind(name: str, values: Array) -> Array:
 
 
 def _kind(value: Any) -> type | None:
-    """Return the type of an info: str, float for any number, object for another object; None for no value."""
+    """Return str, float for any number, object for anything else; None for None."""
     if value is None:
         return None
     if isinstance(value, bool | int | float | np.bool_ | np.number):

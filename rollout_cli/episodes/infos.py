@@ -211,7 +211,9 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
     rows_and_values: dict[tuple[InfoPath, str | None], tuple[list[int], list[Any]]] = {}
     dropped: dict[str, list[int]] = {}
     for row, info in enumerate(infos):
-        for path, value in _entries(info or {}):
+        if not info:
+            continue
+        for path, value in _entries(info):
             kind, stored = classify(value)
             rows, values = rows_and_values.setdefault((path, kind), ([], []))
             if kind is None or rows[-1:] == [row]:

@@ -181,9 +181,9 @@ def are_alike(first: Space, second: Space) -> bool:
 
 
 def differences(name: str, first: Space, second: Space) -> Iterator[tuple[str, Space, Space]]:
-    """Yield the parts in which two spaces differ: a part's name, and both spaces; `name` is that of the whole.
+    """Yield the parts in which two spaces differ: the part's name and both spaces.
 
-    Dict spaces with the same keys are compared by key.
+    Dict spaces with the same keys are compared by key. `name` is the name of the complete spaces.
     """
     if isinstance(first, spaces.Dict) and isinstance(second, spaces.Dict) and first.keys() == second.keys():
         for key in first:

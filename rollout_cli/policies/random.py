@@ -110,7 +110,7 @@ _WIDEST_SPAN = 2**32
 
 
 def _column_maker(leaf: Leaf) -> Callable[[Words], Array] | None:
-    """Return the function from words (k, size) to a leaf's column (k, *shape); None if its space must sample."""
+    """Return the function from words (k, size) to a leaf's column (k, *shape); None if only a space can."""
     if leaf.bounds is None:
         return None
     low, high = leaf.bounds
