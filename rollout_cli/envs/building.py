@@ -43,8 +43,10 @@ _HOMES = (
 
 def home_of(env_id: str) -> tuple[str, str]:
     """Return the package of the table that registers an id: its module and its name for pip, or ("", "")."""
-    homes = ((module, package) for ids, module, package in _HOMES if re.match(ids, env_id))
-    return next(homes, ("", ""))
+    for ids, module, package in _HOMES:
+        if re.match(ids, env_id):
+            return module, package
+    return "", ""
 
 
 def register_home(env_id: str) -> None:
@@ -64,8 +66,8 @@ def register_home(env_id: str) -> None:
         module = package = env_id.partition("/")[0].replace("-", "_")
         if "/" not in env_id or not module.isidentifier() or importlib.util.find_spec(module) is None:
             return
-    what = f"importing {module!r}, which registers {env_id!r}, failed"
-    with reporting(EnvLoadError, what, code="import-failed"), needing(package, module):
+    problem = f"importing {module!r}, which registers {env_id!r}, failed"
+    with reporting(EnvLoadError, problem, code="import-failed"), needing(package, module):
         importlib.import_module(module)
 
 
@@ -101,39 +103,43 @@ def call_builder(factory: Callable[..., Any], kwargs: Keywords, name: str, creat
 
 def _with_tuples(creator: Any, kwargs: Keywords) -> Keywords:
     """Return the arguments, a list as a tuple where its annotation asks for one: TOML and JSON have none."""
-    if not any(isinstance(value, list) for value in kwargs.values()):
+    lists = {name: value for name, value in kwargs.items() if isinstance(value, list)}
+    if not lists:
         return kwargs
-    taken = parameters_of(creator)
-    wants = {name for name, kind in taken.items() if _TUPLE.search(kind) and not _SEQUENCE.search(kind)}
-    return {
-        name: tuple(value) if isinstance(value, list) and name in wants else value
-        for name, value in kwargs.items()
-    }
+    converted = dict(kwargs)
+    parameters = parameters_of(creator)
+    for name, value in lists.items():
+        annotation = parameters.get(name, "")
+        if _TUPLE.search(annotation) and not _SEQUENCE.search(annotation):
+            converted[name] = tuple(value)
+    return converted
 
 
 def _check_arguments(creator: Any, kwargs: Keywords, name: str, error: TypeError) -> None:
     """Raise an EnvLoadError that names an argument that `creator` does not take, and those that it takes."""
-    taken = parameters_of(creator)
-    unknown = [key for key in kwargs if key not in taken and "**" not in taken.values()]
-    if unknown:
-        raise EnvLoadError(
-            f"{name!r} takes no argument {unknown[0]!r}",
-            code="env-argument",
-            hint=f"{misspelt(unknown[0], taken)} it takes {', '.join(taken) or 'none'}".lstrip(),
-        ) from error
+    parameters = parameters_of(creator)
+    for key in kwargs:
+        if key not in parameters and "**" not in parameters.values():
+            raise EnvLoadError(
+                f"{name!r} takes no argument {key!r}",
+                code="env-argument",
+                hint=f"{misspelt(key, parameters)} it takes {', '.join(parameters) or 'none'}".lstrip(),
+            ) from error
 
 
 def parameters_of(creator: Any) -> Mapping[str, str]:
     """Return by name what a class, function or entry point takes: its annotation, or `**` for any name."""
-    function = load_env_creator(creator) if isinstance(creator, str) else creator
+    if isinstance(creator, str):
+        creator = load_env_creator(creator)
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(creator).parameters
     except (TypeError, ValueError):  # Built in a language that has no signatures.
         return {"kwargs": "**"}
-    return {
-        parameter.name: "**" if parameter.kind is parameter.VAR_KEYWORD else str(parameter.annotation)
-        for parameter in parameters
-    }
+    annotations = {}
+    for name, parameter in parameters.items():
+        is_any = parameter.kind is parameter.VAR_KEYWORD
+        annotations[name] = "**" if is_any else str(parameter.annotation)
+    return annotations
 
 
 def checked_env(built: Any, name: str) -> Env:

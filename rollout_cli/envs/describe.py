@@ -47,7 +47,7 @@ def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
     action_space = getattr(env, f"{prefix}action_space")
     space_leaves(observation_space)
     space_leaves(action_space)
-    return EnvSpec(observation_space, action_space, _lower(time_limit_of(env), max_episode_length))
+    return EnvSpec(observation_space, action_space, _lowest(time_limit_of(env), max_episode_length))
 
 
 def counted_limit(env: Any, max_episode_length: float | None) -> int | None:
@@ -56,10 +56,10 @@ def counted_limit(env: Any, max_episode_length: float | None) -> int | None:
     A TimeLimit truncates by itself. A wrapper around it may make more steps of its own, as one whose episodes
     are several of the environment's.
     """
-    return _lower(time_limit_of(env.unwrapped), max_episode_length)
+    return _lowest(time_limit_of(env.unwrapped), max_episode_length)
 
 
-def _lower(*limits: float | None) -> int | None:
+def _lowest(*limits: float | None) -> int | None:
     limit = min(limit or math.inf for limit in limits)
     return None if limit == math.inf else math.ceil(limit)
 
@@ -77,11 +77,9 @@ def time_limit_of(env: Any) -> int | None:
             limits.append(env.spec.kwargs.get("max_episode_steps", env.spec.max_episode_steps))
     else:
         limits = [getattr(env.unwrapped.spec, "max_episode_steps", None)]
-        limits += [
-            layer._max_episode_steps  # noqa: SLF001  The limit has no public name.
-            for layer in layers(env)
-            if isinstance(layer, gymnasium.wrappers.TimeLimit)
-        ]
+        for layer in layers(env):
+            if isinstance(layer, gymnasium.wrappers.TimeLimit):
+                limits.append(layer._max_episode_steps)  # noqa: SLF001  The limit has no public name.
     return min(
         (int(limit) for limit in limits if isinstance(limit, int | np.integer) and limit > 0), default=None
     )
@@ -94,14 +92,15 @@ def describe_env(env: Any) -> Record:
     class names, the outermost first. `render_fps` is that of the metadata, None where it is no number. A
     vector environment also has `num_envs` and `autoreset_mode`.
     """
-    spec = env.spec if isinstance(env.spec, GymSpec) else None
-    spec_json = None
-    with contextlib.suppress(TypeError, ValueError):
-        spec_json = spec.to_json() if spec is not None else None
+    env_id = spec_json = None
+    if isinstance(env.spec, GymSpec):
+        env_id = env.spec.id
+        with contextlib.suppress(TypeError, ValueError):
+            spec_json = env.spec.to_json()
     *wrappers, innermost = (f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in layers(env))
     fps = (env.metadata or {}).get("render_fps")
     record: dict[str, Any] = {
-        "id": spec.id if spec is not None else None,
+        "id": env_id,
         "spec_json": spec_json,
         "class": innermost,
         "wrappers": wrappers,
@@ -132,13 +131,19 @@ def stack_warnings(env: Any) -> list[str]:
     if stack[-1][0] == "AtariVectorEnv" and isinstance(env.spec, GymSpec):
         # It is ALE's, which clips rewards by default, and does not say so itself.
         stack[-1] = "AtariVectorEnv", {"reward_clipping": True, **env.spec.kwargs}
-    skips = [(name, attributes.get(_SKIPS[name], 1)) for name, attributes in stack if name in _SKIPS]
-    skips.append((stack[-1][0], stack[-1][1].get("_frameskip", 1)))  # It is ALE's.
-    skips = [(name, count) for name, count in skips if count != 1]
+    innermost = stack[-1][1]
+    skips = []
+    for name, attributes in stack:
+        # An innermost environment with a `_frameskip` is ALE's.
+        attribute = "_frameskip" if attributes is innermost else _SKIPS.get(name, "")
+        count = attributes.get(attribute, 1)
+        if count != 1:
+            skips.append(f"{count} by {name}")
     lines = []
     if len(skips) > 1:
-        wrappers = " and ".join(f"{count} by {name}" for name, count in skips)
-        lines.append(f"frames are skipped twice, {wrappers}: build the environment with frameskip=1")
+        lines.append(
+            f"frames are skipped twice, {' and '.join(skips)}: build the environment with frameskip=1"
+        )
     for name, attributes in stack:
         if (
             name in _LIVES
@@ -170,13 +175,13 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     which belongs to no episode. SAME_STEP: the environment resets it in the last step itself, and gives the
     last observation and info beside the new ones.
     """
-    stated = env.metadata.get("autoreset_mode")
+    mode = env.metadata.get("autoreset_mode")
     try:
-        return AutoresetMode(getattr(stated, "value", stated))
+        return AutoresetMode(getattr(mode, "value", mode))
     except ValueError as error:
         modes = " or ".join(mode.value for mode in AutoresetMode)
         raise EnvLoadError(
-            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {stated!r}",
+            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {mode!r}",
             code="env-autoreset",
             hint=f"set it to {modes}; gymnasium's own environments say it from gymnasium 1.1 on",
         ) from error

@@ -39,7 +39,8 @@ class StackedFrames(TransformObservation[Array, Any, Array]):
             )
         is_image = len(space.shape) == _IMAGE_AXES and space.dtype == np.uint8
         axis = 0 if is_image and int(np.argmin(space.shape)) == 0 else -1
-        low, high = (np.concatenate([bound] * n, axis) for bound in (space.low, space.high))
+        low = np.concatenate([space.low] * n, axis)
+        high = np.concatenate([space.high] * n, axis)
         copied = TransformObservation(env, np.array, space)  # The environment may use its array again.
         super().__init__(
             FrameStackObservation(copied, n, padding_type="zero"),

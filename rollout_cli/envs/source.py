@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -98,10 +98,9 @@ class EnvSource:
         if isinstance(resolved, GymSpec):
             return _make_env(resolved, self.kwargs, self.label, is_wrapped=bool(self.wrappers))
         if not isinstance(resolved, gymnasium.Env):
-            return checked_env(
-                call_builder(resolved, self.kwargs, self.label) if callable(resolved) else resolved,
-                self.label,
-            )
+            if callable(resolved):
+                resolved = call_builder(resolved, self.kwargs, self.label)
+            return checked_env(resolved, self.label)
         if self.kwargs:
             raise EnvLoadError(
                 f"{self.label} is an environment already: no arguments {[*self.kwargs]}",
@@ -109,12 +108,10 @@ class EnvSource:
                 hint="name a class, a factory or a gymnasium EnvSpec instead of an environment, "
                 "or omit the arguments",
             )
-        # A module's own environment would be the same object in every build of a process.
-        return (
-            resolved
-            if self.source is not None and self.source.data is not None
-            else as_env_source(resolved).build()
-        )
+        if self.source is None or self.source.data is None:
+            # A module's own environment would be the same object in every build of a process.
+            return as_env_source(resolved).build()
+        return resolved
 
     def resolve(self) -> Any:
         """Return the gymnasium EnvSpec, class, factory or environment of the SPEC, or raise EnvLoadError."""
@@ -206,7 +203,9 @@ def as_env_source(env: Any) -> EnvSource:
             code="env-type",
             hint="give a gymnasium id, EnvSpec, environment, its class, or a factory",
         )
-    named = env.spec or type(env.unwrapped) if isinstance(env, gymnasium.Env) else env
+    named = env
+    if isinstance(env, gymnasium.Env):
+        named = env.spec or type(env.unwrapped)
     name = named.id if isinstance(named, GymSpec) else name_of(named)
     source = Source.of(
         env,
@@ -221,16 +220,16 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
 
     No two rows share an environment.
     """
-    updates: Sequence[Any] = update if isinstance(update, list) else [update] * n_rows
+    updates = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
         raise ArgumentError(
             f"a list with one environment a row has {n_rows} entries, not {len(updates)}", code="list-length"
         )
-    first_rows = {id(env): row for row, env in reversed(list(enumerate(updates)))}
-    return [
-        as_env_source(env).build() if isinstance(env, gymnasium.Env) and first_rows[id(env)] < row else env
-        for row, env in enumerate(updates)
-    ]
+    row_updates: list[Any] = []
+    for env in updates:
+        is_shared = isinstance(env, gymnasium.Env) and any(env is other for other in row_updates)
+        row_updates.append(as_env_source(env).build() if is_shared else env)
+    return row_updates
 
 
 def _registered_spec(env_id: str) -> GymSpec:
@@ -257,6 +256,8 @@ def _make_env(spec: GymSpec, kwargs: Keywords, name: str, *, is_wrapped: bool) -
     """Call `gymnasium.make` without wrappers; the spec stays the original, with the time limit."""
     options = dict(kwargs)
     limit = options.pop("max_episode_steps", spec.max_episode_steps)
+    if limit == -1:
+        limit = None
     options.pop("disable_env_checker", None)
     make = partial(gymnasium.make, disable_env_checker=True)
     if spec.additional_wrappers or is_wrapped:
@@ -265,10 +266,9 @@ def _make_env(spec: GymSpec, kwargs: Keywords, name: str, *, is_wrapped: bool) -
         return checked_env(call_builder(wrapped, options, name, spec.entry_point), name)
     bare = partial(make, replace(spec, order_enforce=False), max_episode_steps=-1)
     env = checked_env(call_builder(bare, options, name, spec.entry_point), name)
-    used_kwargs = env.unwrapped.spec.kwargs if env.unwrapped.spec is not None else options
-    env.unwrapped.spec = replace(
-        copy.deepcopy(spec), kwargs=used_kwargs, max_episode_steps=None if limit == -1 else limit
-    )
+    if env.unwrapped.spec is not None:
+        options = env.unwrapped.spec.kwargs
+    env.unwrapped.spec = replace(copy.deepcopy(spec), kwargs=options, max_episode_steps=limit)
     return env
 
 
@@ -279,14 +279,17 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     Where it takes `seed` and the source's arguments have none, it gets `seed`, in [0, 2**31). Where it takes
     `autoreset_mode` and none is given, it is asked not to reset itself: only then can episodes be reproduced.
     """
-    resolved, name = source.resolve(), source.label
+    resolved = source.resolve()
+    name = source.label
     if source.wrappers:
         raise EnvLoadError(
             f"{source.wrappers[0].spec} wraps single environments, not vector environments",
             code="wrapper-vector",
             hint='omit {vectorization="native"}, or let a factory wrap the vector environment',
         )
-    creator: Any = resolved.vector_entry_point if isinstance(resolved, GymSpec) else resolved
+    creator = resolved
+    if isinstance(resolved, GymSpec):
+        creator = resolved.vector_entry_point
     if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
         raise EnvLoadError(
             f"{name!r} is a single environment, and has no vector entry point",
@@ -326,7 +329,9 @@ def _built_native(
 ) -> Any:
     # An entry point is imported for that.
     free = call_builder(partial(parameters_of, creator), {}, source.label).keys() - fixed.keys()
-    kwargs = {**source.kwargs, **({"seed": seed} if "seed" in free else {})}
+    kwargs = {**source.kwargs}
+    if "seed" in free:
+        kwargs["seed"] = seed
     if _MODE in free:
         modes: Any = getattr(gymnasium.vector, "AutoresetMode", AutoresetMode)
         try:

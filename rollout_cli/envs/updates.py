@@ -53,7 +53,7 @@ class NewEnvUpdate(EnvUpdate):
     def __call__(self, old_env: Env | None = None) -> Env:
         if old_env is not None:
             old_env.close()
-        return _built(self.env_constructor)
+        return _build(self.env_constructor)
 
 
 @dataclass(eq=False)
@@ -73,12 +73,22 @@ class SetTaskUpdate(EnvUpdate):
 
     def __call__(self, old_env: Env | None = None) -> Env:
         # A subclass may mean something else by a task, so the type must be the same, not only compatible.
-        is_kept = old_env is not None and type(old_env.unwrapped) is self.env_type
-        if old_env is not None and not is_kept:
-            old, new = type(old_env.unwrapped).__name__, name_of(self.env_type)
-            warnings.warn(f"SetTaskUpdate closes a {old} to build {new}", stacklevel=2)
+        if old_env is not None and type(old_env.unwrapped) is self.env_type:
+            self._set_task(old_env)
+            return old_env
+        if old_env is not None:
+            old_name = type(old_env.unwrapped).__name__
+            warnings.warn(
+                f"SetTaskUpdate closes a {old_name} to build {name_of(self.env_type)}", stacklevel=2
+            )
             old_env.close()
-        env = old_env if old_env is not None and is_kept else _built(self.env_type)
+        env = _build(self.env_type)
+        self._set_task(env)
+        if self.wrapper_constructor is None:
+            return env
+        return _build(self.wrapper_constructor, env, self.task)
+
+    def _set_task(self, env: Env) -> None:
         try:
             set_task = env.get_wrapper_attr("set_task")
         except AttributeError as error:
@@ -88,11 +98,6 @@ class SetTaskUpdate(EnvUpdate):
                 hint="SetTaskUpdate needs an environment that has one",
             ) from error
         set_task(self.task)
-        return (
-            env
-            if is_kept or self.wrapper_constructor is None
-            else _built(self.wrapper_constructor, env, self.task)
-        )
 
 
 class ExistingEnvUpdate(EnvUpdate):
@@ -117,7 +122,7 @@ class ExistingEnvUpdate(EnvUpdate):
         return env
 
 
-def _built(constructor: Callable[..., Env], *arguments: Any) -> Env:
+def _build(constructor: Callable[..., Env], *arguments: Any) -> Env:
     env: Env = call_builder(partial(constructor, *arguments), {}, name_of(constructor))
     return env  # Whether it is one, the worker checks.
 
@@ -132,10 +137,9 @@ def close_env(env: Any) -> None:
 def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) -> None:
     """Raise EnvTypeError unless `env` is of the `kind`; with `or_update` an update or source will do."""
     if not isinstance(env, kind) and not (or_update and isinstance(env, EnvUpdate | EnvSource)):
-        expected = (
-            f"no {kind.__module__.partition('.')[0]}.{kind.__name__}"
-            f"{', and no EnvUpdate' if or_update else ''}"
-        )
+        expected = f"no {kind.__module__.partition('.')[0]}.{kind.__name__}"
+        if or_update:
+            expected += ", and no EnvUpdate"
         raise EnvTypeError(
             f"an object of type {type(env).__name__} is {expected}", code="env-type", hint=hint
         )

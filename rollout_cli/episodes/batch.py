@@ -20,6 +20,8 @@ from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
 from rollout_cli.episodes.infos import INFO_GROUPS, InfoArrays, all_masked, concatenate_arrays
 from rollout_cli.episodes.spaces import (
     Array,
+    DType,
+    Shape,
     Space,
     SpaceRows,
     Tree,
@@ -44,26 +46,26 @@ class StepType(enum.IntEnum):
 def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Array:
     """Return the step types of flat episodes, uint8 (T,): TERMINAL wins over TIMEOUT, an end over FIRST."""
     ends = np.cumsum(lengths)
-    out = np.full(int(ends[-1]) if len(ends) else 0, StepType.MID, np.uint8)
+    step_types = np.full(int(lengths.sum()), StepType.MID, np.uint8)
     nonempty = lengths > 0
-    out[(ends - lengths)[nonempty]] = StepType.FIRST
-    out[ends[nonempty & truncated] - 1] = StepType.TIMEOUT
-    out[ends[nonempty & terminated] - 1] = StepType.TERMINAL
-    return out
+    step_types[(ends - lengths)[nonempty]] = StepType.FIRST
+    step_types[ends[nonempty & truncated] - 1] = StepType.TIMEOUT
+    step_types[ends[nonempty & terminated] - 1] = StepType.TERMINAL
+    return step_types
 
 
-def at_ends(lengths: Array, flags: Array) -> Array:
+def at_ends(lengths: Array, flags: Any) -> Array:
     """Return flags of flat episodes, bool (N,), as flags of their rows, bool (T,), set at the last ones."""
-    out = np.zeros(int(lengths.sum()), np.bool_)
-    out[np.cumsum(lengths) - 1] = flags
-    return out
+    row_flags = np.zeros(int(lengths.sum()), np.bool_)
+    row_flags[np.cumsum(lengths) - 1] = flags
+    return row_flags
 
 
 def following(values: Array, last: Array, ends: Any) -> Array:
     """Return what followed each row of flat episodes: the row after it, and `last` behind the rows `ends`."""
-    out = np.roll(values, -1, axis=0)
-    out[ends] = last
-    return out
+    next_values = np.roll(values, -1, axis=0)
+    next_values[ends] = last
+    return next_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +102,24 @@ _LIST_KEYS = {*_STEP_FIELDS, "episode_infos", *_SINGULARS.values()}
 """The keys of an episode in a list: a field of one value has a singular there."""
 
 
-def _padded(name: str, what: str) -> property:
+def _padded(name: str, description: str) -> property:
     """Return the property of a field as rows of episodes; padding is zero, masked, or None among objects."""
 
     def padded(batch: EpisodeBatch) -> Tree:
         valids = batch.valids
 
         def pad(leaf: Array) -> Array:
-            out = np.zeros((*valids.shape, *leaf.shape[1:]), leaf.dtype)
+            rows = np.zeros((*valids.shape, *leaf.shape[1:]), leaf.dtype)
             if isinstance(leaf, np.ma.MaskedArray):
-                out = all_masked(out.shape, leaf.dtype)
+                rows = all_masked(rows.shape, leaf.dtype)
             elif leaf.dtype == object:
-                out[:] = "" if isinstance(leaf[0], str) and not name.endswith("infos") else None
-            out[valids] = leaf
-            return out
+                rows[:] = "" if isinstance(leaf[0], str) and not name.endswith("infos") else None
+            rows[valids] = leaf
+            return rows
 
         return map_tree(pad, getattr(batch, name))
 
-    return property(padded, doc=f"Return {what}.")
+    return property(padded, doc=f"Return {description}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,17 +212,15 @@ class EpisodeBatch:
         if not batches:
             raise ValueError("there is no batch to concatenate")
         spec = batches[0].env_spec
-        for other in (batch.env_spec for batch in batches):
-            if replace(other, max_episode_length=spec.max_episode_length) != spec:
-                raise ValueError(f"the spaces differ: {spec} and {other}")
+        for batch in batches:
+            if replace(batch.env_spec, max_episode_length=spec.max_episode_length) != spec:
+                raise ValueError(f"the spaces differ: {spec} and {batch.env_spec}")
         fields = {}
         for name in (*_STEP_FIELDS, *_EPISODE_FIELDS):
             parts = [getattr(batch, name) for batch in batches]
             if name.endswith("infos"):
-                sizes = [
-                    len(batch.lengths if name == "episode_infos" else batch.rewards) for batch in batches
-                ]
-                fields[name] = concatenate_arrays(parts, sizes)
+                sized = "lengths" if name == "episode_infos" else "rewards"
+                fields[name] = concatenate_arrays(parts, [len(getattr(batch, sized)) for batch in batches])
             else:
                 fields[name] = map_tree(lambda *leaves: np.concatenate(leaves), *parts)
         return cls._unchecked(env_spec=spec, **fields)
@@ -236,13 +236,13 @@ class EpisodeBatch:
         rows = SpaceRows(env_spec.observation_space)
         batches = []
         for episode in episodes:
-            if episode.keys() != _LIST_KEYS:
-                odd = sorted(episode.keys() ^ _LIST_KEYS)
+            if differing_keys := sorted(episode.keys() ^ _LIST_KEYS):
                 raise ValueError(
-                    f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: see {odd}"
+                    f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: "
+                    f"see {differing_keys}"
                 )
             fields = {name: episode[_SINGULARS.get(name, name)] for name in (*_STEP_FIELDS, *_EPISODE_FIELDS)}
-            fields |= {name: map_tree(_one_row, fields[name]) for name in _SINGULARS}
+            fields |= {name: map_tree(_as_row, fields[name]) for name in _SINGULARS}
             if any(leaf.kind == "sequence" for leaf in rows.leaves):
                 fields["last_observations"] = rows.stack([episode["last_observation"]])
             batches.append(cls(env_spec=env_spec, **fields))
@@ -250,24 +250,23 @@ class EpisodeBatch:
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return a dictionary an episode: trees and arrays of its own rows, and its own other values."""
-        return [
-            {
-                **{name: getattr(episode, name) for name in (*_STEP_FIELDS, "episode_infos")},
-                "last_observation": map_tree(itemgetter(0), episode.last_observations),
-                **{_SINGULARS[name]: getattr(episode, name)[0].item() for name in _EPISODE_ARRAYS},
-            }
-            for episode in self.split()
-        ]
+        episodes = []
+        for episode in self.split():
+            fields = {name: getattr(episode, name) for name in (*_STEP_FIELDS, "episode_infos")}
+            fields["last_observation"] = map_tree(itemgetter(0), episode.last_observations)
+            fields |= {_SINGULARS[name]: getattr(episode, name)[0].item() for name in _EPISODE_ARRAYS}
+            episodes.append(fields)
+        return episodes
 
     def split(self) -> list[EpisodeBatch]:
         """Return one batch an episode; arrays are views."""
-        out = []
-        for at, (start, stop) in enumerate(pairwise([0, *np.cumsum(self.lengths).tolist()])):
+        episodes = []
+        for index, (start, stop) in enumerate(pairwise([0, *np.cumsum(self.lengths).tolist()])):
             parts = dict.fromkeys(_STEP_FIELDS, slice(start, stop))
-            parts |= dict.fromkeys(_EPISODE_FIELDS, slice(at, at + 1))
+            parts |= dict.fromkeys(_EPISODE_FIELDS, slice(index, index + 1))
             fields = {name: map_tree(itemgetter(part), getattr(self, name)) for name, part in parts.items()}
-            out.append(self._unchecked(env_spec=self.env_spec, **fields))
-        return out
+            episodes.append(self._unchecked(env_spec=self.env_spec, **fields))
+        return episodes
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -328,7 +327,7 @@ TrajectoryBatch = EpisodeBatch
 """Its older name."""
 
 
-def _one_row(value: Any) -> Array:
+def _as_row(value: Any) -> Array:
     return np.asarray(value, dtype=object if isinstance(value, str) else None)[None]
 
 
@@ -341,14 +340,11 @@ def _check_field(name: str, value: Any, n_rows: int, env_spec: EnvSpec) -> None:
             isinstance(values, np.ndarray) and values.shape[:1] == (n_rows,) for values in value.values()
         )
     elif name in _DTYPES:
-        expected = f"{np.dtype(_DTYPES[name])} of shape {(n_rows,)}"
+        expected = _array_form(np.dtype(_DTYPES[name]), (n_rows,))
         fits = form == expected
     else:
         space = env_spec.action_space if name == "actions" else env_spec.observation_space
-        forms = (
-            f"{'text' if leaf.dtype == object else leaf.dtype} of shape {(n_rows, *leaf.shape)}"
-            for leaf in space_leaves(space)
-        )
+        forms = (_array_form(leaf.dtype, (n_rows, *leaf.shape)) for leaf in space_leaves(space))
         expected = unflatten(space, forms)
         fits = form == expected
     if not fits:
@@ -359,5 +355,10 @@ def _form(leaf: Any) -> str:
     """Return type and shape of a leaf in words."""
     if not isinstance(leaf, np.ndarray):
         return f"a {type(leaf).__name__}"
-    are_held = leaf.dtype == object and all(isinstance(value, str | np.ndarray) for value in leaf.flat)
-    return f"{'text' if are_held else leaf.dtype} of shape {leaf.shape}"
+    if leaf.dtype == object and not all(isinstance(value, str | np.ndarray) for value in leaf.flat):
+        return f"object of shape {leaf.shape}"
+    return _array_form(leaf.dtype, leaf.shape)
+
+
+def _array_form(dtype: DType, shape: Shape) -> str:
+    return f"{'text' if dtype.kind == 'O' else dtype} of shape {shape}"

@@ -83,20 +83,20 @@ class Chunk(_Episodes):
 
     @property
     def variable_bytes(self) -> Array:
-        """The bytes that an episode's length does not tell, int64 (N,): those of its texts and infos."""
-        out = np.zeros(self.n_episodes, np.int64)
-        places = np.arange(self.n_episodes)
+        """Bytes per episode that do not depend on its length, int64 (N,): those of strings and infos."""
+        n_bytes = np.zeros(self.n_episodes, np.int64)
+        episodes = np.arange(self.n_episodes)
         infos = (*self.env_infos.columns, *self.agent_infos.columns)
         for rows, leaves, columns in (
-            (np.repeat(places, self.lengths), (*self.observations, *self.actions), infos),
-            (places, self.last_observations, self.episode_infos.columns),
+            (np.repeat(episodes, self.lengths), (*self.observations, *self.actions), infos),
+            (episodes, self.last_observations, self.episode_infos.columns),
         ):
             for leaf in leaves:
                 if leaf.dtype == object:
-                    np.add.at(out, rows, _value_bytes(leaf, STRING))
+                    np.add.at(n_bytes, rows, _value_bytes(leaf, STRING))
             for info in columns:
-                np.add.at(out, rows[info.row_numbers()], _value_bytes(info.values, info.kind))
-        return out
+                np.add.at(n_bytes, rows[info.row_numbers()], _value_bytes(info.values, info.kind))
+        return n_bytes
 
     def load(self) -> Chunk:
         """Return the chunk: it is here."""
@@ -164,23 +164,26 @@ AnyChunk = Chunk | ChunkRef
 def _cut(field: Any, start: int, stop: int) -> Any:
     if isinstance(field, InfoTable):
         return field.slice(start, stop)
-    return tuple(column[start:stop] for column in field) if isinstance(field, tuple) else field[start:stop]
+    if isinstance(field, tuple):
+        return tuple(column[start:stop] for column in field)
+    return field[start:stop]
 
 
-def _joined(fields: Sequence[Any]) -> Any:
+def _joined(chunks: Sequence[Chunk], name: str) -> Any:
+    fields: list[Any] = [getattr(chunk, name) for chunk in chunks]
     if isinstance(fields[0], InfoTable):
         return concatenate_tables(fields)
-    is_tuple = isinstance(fields[0], tuple)
-    return tuple(map(np.concatenate, zip(*fields, strict=True))) if is_tuple else np.concatenate(fields)
+    if isinstance(fields[0], tuple):
+        return tuple(map(np.concatenate, zip(*fields, strict=True)))
+    return np.concatenate(fields)
 
 
 def _value_bytes(values: Array, kind: str) -> Array:
     """Return the nominal bytes of each of N values of a kind, int64 (N,): those of `plain_bytes`."""
-    if values.dtype == object:
-        return np.array(
-            [plain_bytes(json.loads(text) if kind == JSON else text) for text in values], np.int64
-        )
-    return np.full(len(values), 8 * int(np.prod(values.shape[1:], dtype=np.int64)))
+    if values.dtype != object:
+        return np.full(len(values), 8 * int(np.prod(values.shape[1:], dtype=np.int64)))
+    plain: Iterable[Any] = map(json.loads, values) if kind == JSON else values
+    return np.fromiter(map(plain_bytes, plain), np.int64)
 
 
 def concatenate(chunks: Sequence[Chunk]) -> Chunk:
@@ -189,8 +192,7 @@ def concatenate(chunks: Sequence[Chunk]) -> Chunk:
         raise ValueError("there is no chunk to concatenate")
     if len(chunks) == 1:
         return chunks[0]
-    names = (*_EPISODE_FIELDS, *_STEP_FIELDS)
-    return Chunk(**{name: _joined([getattr(chunk, name) for chunk in chunks]) for name in names})
+    return Chunk(**{name: _joined(chunks, name) for name in (*_EPISODE_FIELDS, *_STEP_FIELDS)})
 
 
 def in_order(chunk: Chunk) -> Chunk:
@@ -214,8 +216,9 @@ def for_transport(chunk: Chunk, limit: int = MESSAGE_BYTES) -> list[Chunk]:
     if chunk.n_bytes <= limit or chunk.n_episodes == 1:
         return [chunk]
     middle = chunk.n_episodes // 2
-    halves = chunk.episodes(0, middle), chunk.episodes(middle, chunk.n_episodes)
-    return [piece for half in halves for piece in for_transport(half, limit)]
+    first_half = chunk.episodes(0, middle)
+    second_half = chunk.episodes(middle, chunk.n_episodes)
+    return for_transport(first_half, limit) + for_transport(second_half, limit)
 
 
 def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
@@ -232,27 +235,29 @@ def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
 
 
 def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable:
-    kept, dropped = [], dict(table.dropped_rows)
+    kept = []
+    dropped = dict(table.dropped_rows)
     for column in table.columns:
         name = ".".join(column.path)
         if any(_matches(pattern, group, name) for pattern in patterns):
             dropped[name] = np.sort(np.append(dropped.get(name, np.zeros(0, np.int64)), column.row_numbers()))
         else:
             kept.append(column)
-    return table if len(kept) == len(table.columns) else InfoTable(table.n_rows, tuple(kept), dropped)
+    if len(kept) == len(table.columns):
+        return table
+    return InfoTable(table.n_rows, tuple(kept), dropped)
 
 
 def unmatched_patterns(patterns: Sequence[str], dropped: Iterable[str]) -> list[str]:
     """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
-    met = [name.partition(".")[::2] for name in dropped]
-    return [
-        pattern
-        for pattern in patterns
-        if not any(_matches(pattern, *group_and_name) for group_and_name in met)
-    ]
+    unmatched = [*patterns]
+    for name in dropped:
+        group, _, path = name.partition(".")
+        unmatched = [pattern for pattern in unmatched if not _matches(pattern, group, path)]
+    return unmatched
 
 
 @lru_cache(maxsize=4096)
 def _matches(pattern: str, group: str, name: str) -> bool:
     globs = (pattern, f"{pattern}.*")
-    return any(fnmatchcase(text, glob) for text in (name, f"{group}.{name}") for glob in globs)
+    return any(fnmatchcase(path, glob) for path in (name, f"{group}.{name}") for glob in globs)

@@ -2,7 +2,7 @@
 
 `return >= 400 and not env_info.TimeLimit` is read as tokens first, since `return` is a word of Python and
 the names of columns hold dots. The tokens become an expression of Python, in which a placeholder of the same
-length stands for each name and each text, and of which a whitelist is evaluated, for all episodes at once.
+length stands for each name and each string, and of which a whitelist is evaluated, for all episodes at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -24,17 +25,23 @@ from rollout_cli.errors import UsageError
 _TOKEN = re.compile(
     r"(?P<zeros>0+(?=[0-9]))"  # Python has none in front of a number.
     r"|(?P<number>(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
-    r"|(?P<text>'[^']*'|\"[^\"]*\")"
+    r"|(?P<string>'[^']*'|\"[^\"]*\")"
     r"|(?P<name>`[^`]+`|[^\W\d]\w*(?:\.\w+)*)"
     r"|(?P<sign><=|>=|==|!=|[-<>+*/()\[\],])"
     r"|(?P<space>\s+)"
     r"|(?P<other>.)"
 )
 _WORDS = {
-    **{word: word for word in ("and", "or", "not", "in", "True", "False")},
+    "and": "and",
+    "or": "or",
+    "not": "not",
+    "in": "in",
+    "True": "True",
+    "False": "False",
     "true": "True",
     "false": "False",
 }
+"""The language's words, and Python's for them."""
 _CORRECTIONS = {"=": "==", "&": "and", "|": "or", "!": "not"}
 
 
@@ -62,12 +69,12 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
 class Expression:
     """An expression, read and checked as far as that needs no episodes; UsageError says what is wrong."""
 
-    def __init__(self, text: str) -> None:
-        self._text = " ".join(text.splitlines()).strip()
-        # By the places in the text where they begin and end.
+    def __init__(self, source: str) -> None:
+        self._source = " ".join(source.splitlines()).strip()
+        # By the positions in the source where they start and end.
         self._names: dict[tuple[int, int | None], str] = {}
-        self._texts: dict[tuple[int, int | None], str] = {}
-        if not self._text:
+        self._strings: dict[tuple[int, int | None], str] = {}
+        if not self._source:
             raise UsageError(
                 "the expression is empty",
                 code="expression-syntax",
@@ -76,31 +83,35 @@ class Expression:
         try:
             self._tree = ast.parse(self._as_python(), mode="eval").body
         except (SyntaxError, RecursionError, MemoryError) as error:
-            place = (getattr(error, "offset", 1) or len(self._text) + 1) - 1  # 0 is the end.
+            place = (getattr(error, "offset", 1) or len(self._source) + 1) - 1  # 0 is the end.
             hint = "for example: return >= 400 and not (length < 200 or env_info.is_success)"
             raise self._fault("it is not complete, or has a word too many", place, hint) from error
 
     def _as_python(self) -> str:
-        """Return the text with a name of Python in the place of each column and text, which is as long."""
+        """Return the source with a Python name of the same length in place of each column and string."""
         pieces = []
-        for match in _TOKEN.finditer(self._text):
-            piece, kind = match[0], match.lastgroup
+        for match in _TOKEN.finditer(self._source):
+            piece = match[0]
+            kind = match.lastgroup
             if kind == "other":
                 hint = "a column with signs in its name is written in backquotes: `env_info.a-b`"
-                hint = f"write {_CORRECTIONS[piece]}" if piece in _CORRECTIONS else hint
+                if piece in _CORRECTIONS:
+                    hint = f"write {_CORRECTIONS[piece]}"
                 raise self._fault(f"{piece!r} is not part of the language", match.start(), hint)
             if kind == "name" and piece not in _WORDS:
                 self._names[match.span()] = piece.strip("`")
                 piece = "x" * len(piece)
-            elif kind == "text":
-                self._texts[match.start(), match.end() - 1] = piece[1:-1]
+            elif kind == "string":
+                self._strings[match.start(), match.end() - 1] = piece[1:-1]
                 piece = "x" * (len(piece) - 1) + " "  # A word may follow at once.
-            pieces.append(" " * len(piece) if kind in ("space", "zeros") else _WORDS.get(piece, piece))
+            elif kind in ("space", "zeros"):
+                piece = " " * len(piece)
+            pieces.append(_WORDS.get(piece, piece))
         return "".join(pieces)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that it names, each once, in the order of the text."""
+        """The columns that it names, each once, in the order of the source."""
         return tuple(dict.fromkeys(self._names.values()))
 
     def evaluate(self, columns: Arrays, n_episodes: int) -> Array:
@@ -130,8 +141,8 @@ class Expression:
         """Return numbers, bools or texts (dtype object), (N,) or one for all, masked where there is none."""
         span = node.col_offset, node.end_col_offset
         match node:
-            case ast.Name() if span in self._texts:
-                return np.array([self._texts[span]], object)
+            case ast.Name() if span in self._strings:
+                return np.array([self._strings[span]], object)
             case ast.Name() if span in self._names:
                 return self._columns[self._names[span]]
             case ast.Constant(value):
@@ -148,8 +159,8 @@ class Expression:
                 join = np.logical_and if isinstance(sign, ast.And) else np.logical_or
                 return reduce(join, map(self._truth, parts))
             case ast.Compare(left, signs, others):
-                pairs = zip([left, *others], signs, others, strict=False)
-                return reduce(np.logical_and, (self._compare(*pair) for pair in pairs))
+                comparisons = zip([left, *others], signs, others, strict=False)
+                return reduce(np.logical_and, starmap(self._compare, comparisons))
         raise self._fault("that is not part of the language", node.col_offset)
 
     def _numbers(self, node: ast.expr) -> Array:
@@ -170,18 +181,20 @@ class Expression:
                 hint = "for example: length in [200, 500]"
                 raise self._fault("'in' needs a list", right.col_offset, hint)
             is_in = isinstance(sign, ast.In)
-            join, each = (np.logical_or, ast.Eq()) if is_in else (np.logical_and, ast.NotEq())
-            return reduce(join, (self._compare(left, each, item) for item in right.elts), np.array(not is_in))
-        first, second = self._values(left), self._values(right)
+            join, equality = (np.logical_or, ast.Eq()) if is_in else (np.logical_and, ast.NotEq())
+            compared = (self._compare(left, equality, item) for item in right.elts)
+            return reduce(join, compared, np.array(not is_in))
+        first = self._values(left)
+        second = self._values(right)
         if (first.dtype == object) != (second.dtype == object):
-            if _is_empty(first) or _is_empty(second):  # Nobody knows of which type its values would be.
+            if _is_empty(first) or _is_empty(second):  # The type of its values is unknown.
                 return np.zeros(1, bool)
             raise self._fault("it compares a text with a number", left.col_offset)
         return np.ma.filled(_OPERATORS[type(sign)](first, second), fill_value=False).astype(bool)
 
     def _fault(self, problem: str, place: int, hint: str = "") -> UsageError:
         return UsageError(
-            f"the expression {self._text!r} cannot be used: {problem} at character {place + 1}",
+            f"the expression {self._source!r} cannot be used: {problem} at character {place + 1}",
             code="expression-syntax",
             hint=hint,
         )
@@ -189,7 +202,10 @@ class Expression:
 
 def _quoted(name: str) -> str:
     """Return the name of a column as an expression has it."""
-    return name if (match := _TOKEN.fullmatch(name)) and match.lastgroup == "name" else f"`{name}`"
+    match = _TOKEN.fullmatch(name)
+    if match and match.lastgroup == "name":
+        return name
+    return f"`{name}`"
 
 
 def _is_empty(values: Array) -> bool:
@@ -198,12 +214,12 @@ def _is_empty(values: Array) -> bool:
 
 
 def of_one_kind(name: str, values: Array) -> Array:
-    """Return an info, as an `EpisodeBatch` has it, as one number or one text an episode, or masked."""
+    """Return an info, as an `EpisodeBatch` has it, as one number or one string an episode, or masked."""
     if values.ndim == 1 and values.dtype != object:
         return values.astype(np.float64)  # As below, whatever else is in the chunk.
     kinds = set(map(_kind, values)) - {None}
     if kinds == {float, str}:  # Beside numbers, what JSON has texts for is a number.
-        values = np.array([from_plain(value) for value in values], object)
+        values = np.array(from_plain(values.tolist()), object)
         kinds = set(map(_kind, values)) - {None}
     if values.ndim > 1 or len(kinds) > 1 or object in kinds:
         raise UsageError(
@@ -212,13 +228,15 @@ def of_one_kind(name: str, values: Array) -> Array:
             hint="choose by an index instead: `dataset[mask]` of the Python API takes an array of bools",
         )
     is_missing = np.array([value is None for value in values])
-    filled = np.where(is_missing, "" if kinds == {str} else 0, values)
-    return np.ma.MaskedArray(filled if kinds == {str} else filled.astype(np.float64), is_missing)
+    if kinds == {str}:
+        return np.ma.MaskedArray(np.where(is_missing, "", values), is_missing)
+    return np.ma.MaskedArray(np.where(is_missing, 0, values).astype(np.float64), is_missing)
 
 
 def _kind(value: Any) -> type | None:
-    """Return what an info is: a text, a number, another object, or nothing."""
+    """Return str, float for any number, object for anything else; None for None."""
     if value is None:
         return None
-    is_number = isinstance(value, bool | int | float | np.bool_ | np.number)
-    return float if is_number else str if isinstance(value, str) else object
+    if isinstance(value, bool | int | float | np.bool_ | np.number):
+        return float
+    return str if isinstance(value, str) else object

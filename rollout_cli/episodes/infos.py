@@ -8,9 +8,10 @@ number, and of objects, None among them, where some lack anything else.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,10 @@ class InfoColumn:
     def items(self) -> Iterator[tuple[int, Any]]:
         """Yield row and value; JSON values are decoded."""
         for row, value in zip(self.row_numbers().tolist(), self.values, strict=True):
-            yield row, json.loads(value) if self.kind == JSON else value
+            if self.kind == JSON:
+                yield row, json.loads(value)
+            else:
+                yield row, value
 
     def slice(self, start: int, stop: int) -> InfoColumn:
         """Return the values of rows `start` to `stop - 1`."""
@@ -83,15 +87,17 @@ class InfoTable:
 
     def slice(self, start: int, stop: int) -> InfoTable:
         """Return rows `start` to `stop - 1`; columns with no value there are omitted."""
-        columns = (column.slice(start, stop) for column in self.columns)
-        dropped = {
-            name: rows[(rows >= start) & (rows < stop)] - start for name, rows in self.dropped_rows.items()
-        }
-        return InfoTable(
-            stop - start,
-            tuple(column for column in columns if len(column.values)),
-            {name: rows for name, rows in dropped.items() if len(rows)},
-        )
+        columns = []
+        for column in self.columns:
+            part = column.slice(start, stop)
+            if len(part.values):
+                columns.append(part)
+        dropped_rows = {}
+        for name, rows in self.dropped_rows.items():
+            inside = rows[(rows >= start) & (rows < stop)]
+            if len(inside):
+                dropped_rows[name] = inside - start
+        return InfoTable(stop - start, tuple(columns), dropped_rows)
 
     def to_arrays(self) -> InfoArrays:
         """Return one info array a dotted path, length `n_rows`.
@@ -123,8 +129,11 @@ class InfoTable:
 
 def free_name(name: str, taken: Container[str]) -> str:
     """Return `name`, or else the first of `name#2`, `name#3` and so on that is not taken."""
-    names = (f"{name}#{number}" if number > 1 else name for number in count(1))
-    return next(name for name in names if name not in taken)
+    free = name
+    numbers = count(2)
+    while free in taken:
+        free = f"{name}#{next(numbers)}"
+    return free
 
 
 def all_masked(shape: Shape, dtype: DType) -> Array:
@@ -134,19 +143,21 @@ def all_masked(shape: Shape, dtype: DType) -> Array:
 
 def concatenate_arrays(infos: Sequence[Arrays], sizes: Sequence[int]) -> InfoArrays:
     """Join info arrays by key; those of `infos[j]` have length `sizes[j]`."""
-    keys = dict.fromkeys(key for info in infos for key in info)
-    return {key: _join([info.get(key) for info in infos], sizes) for key in keys}
+    return {key: _join(key, infos, sizes) for key in dict.fromkeys(chain(*infos))}
 
 
-def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
-    first = next(column for column in columns if column is not None)
+def _join(key: str, infos: Sequence[Arrays], sizes: Sequence[int]) -> Array:
+    first = next(info[key] for info in infos if key in info)
     is_object = first.dtype == object or sum(sizes) * first[:1].nbytes > DENSE_BYTES
-
-    def blank(size: int) -> Array:
-        return np.full(size, None, object) if is_object else all_masked((size, *first.shape[1:]), first.dtype)
-
-    pairs = zip(columns, sizes, strict=True)
-    return concatenated([blank(size) if column is None else column for column, size in pairs])
+    parts = []
+    for info, size in zip(infos, sizes, strict=True):
+        if key in info:
+            parts.append(info[key])
+        elif is_object:
+            parts.append(np.full(size, None, object))
+        else:
+            parts.append(all_masked((size, *first.shape[1:]), first.dtype))
+    return concatenated(parts)
 
 
 def concatenated(arrays: Sequence[Array]) -> Array:
@@ -160,11 +171,11 @@ def concatenated(arrays: Sequence[Array]) -> Array:
 
 
 def _objects(column: Array) -> Array:
-    out = np.full(len(column), None, dtype=object)
+    objects = np.full(len(column), None, dtype=object)
     has_value = ~np.ma.getmaskarray(column).reshape(len(column), -1).any(axis=1)
     for row in np.flatnonzero(has_value):
-        out[row] = np.ma.getdata(column)[row]
-    return out
+        objects[row] = np.ma.getdata(column)[row]
+    return objects
 
 
 def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
@@ -182,7 +193,7 @@ def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
         offset += table.n_rows
     columns = []
     for (path, kind), chunks in parts.items():
-        rows, values = (np.concatenate(arrays) for arrays in zip(*chunks, strict=True))
+        rows, values = map(np.concatenate, zip(*chunks, strict=True))
         columns.append(InfoColumn(path, kind, None if len(rows) == offset else rows, values))
     return InfoTable(offset, tuple(columns), {key: np.concatenate(rows) for key, rows in dropped.items()})
 
@@ -190,17 +201,19 @@ def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
 def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
     """Turn info dictionaries, one a row, into typed columns.
 
-    Numbers and arrays of numbers keep their type (Python's int is int64, its float float64), text is
+    Numbers and arrays of numbers keep their type (Python's int is int64, its float float64), a str is
     `string`, None, lists and the like become JSON, and what JSON cannot hold is dropped and counted; so is
-    the second of two keys with one text, such as 1 and "1". Lone surrogates, which UTF-8 lacks, are escaped
-    in keys, and make a text JSON.
+    the second of two keys with the same string, such as 1 and "1". Lone surrogates, which UTF-8 lacks, are
+    escaped in keys, and make a string JSON.
     """
-    if (columns_of_one_type := _uniform(infos)) is not None:
-        return InfoTable(len(infos), columns_of_one_type)
+    if (uniform_columns := _uniform(infos)) is not None:
+        return InfoTable(len(infos), uniform_columns)
     rows_and_values: dict[tuple[InfoPath, str | None], tuple[list[int], list[Any]]] = {}
     dropped: dict[str, list[int]] = {}
     for row, info in enumerate(infos):
-        for path, value in _entries(info) if info else ():
+        if not info:
+            continue
+        for path, value in _entries(info):
             kind, stored = classify(value)
             rows, values = rows_and_values.setdefault((path, kind), ([], []))
             if kind is None or rows[-1:] == [row]:
@@ -223,14 +236,17 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
 
 def _uniform(infos: Sequence[Mapping[Any, Any]]) -> tuple[InfoColumn, ...] | None:
     """Return the columns of infos that share their keys, each with numbers of one type; else None."""
-    keys = infos[0].keys() if infos and infos[0] else ()
-    if not keys or any(not info or info.keys() != keys for info in infos):
+    if not infos or not infos[0]:
+        return None
+    keys = infos[0].keys()
+    if any(not info or info.keys() != keys for info in infos):
         return None
     columns = []
     for key in keys:
         values = [info[key] for info in infos]
-        kind = _FAST_KINDS.get(type(values[0])) if len(set(map(type, values))) == 1 else None
-        if kind in (None, STRING) or type(key) is not str or not key.isascii():
+        first_type, *other_types = set(map(type, values))
+        kind = _FAST_KINDS.get(first_type)
+        if other_types or kind in (None, STRING) or type(key) is not str or not key.isascii():
             return None
         try:
             columns.append(InfoColumn((key,), kind, None, np.array(values, kind)))
@@ -249,18 +265,18 @@ def _entries(info: Mapping[Any, Any], prefix: InfoPath = ()) -> Iterator[tuple[I
 
 
 def key_text(key: Any) -> str:
-    """Return a key of an info dictionary as text that has UTF-8."""
+    """Return a key of an info dictionary as a string that can be written as UTF-8."""
     try:
-        text = str(key)
+        string = str(key)
     except Exception:  # noqa: BLE001 - a key is the user's object, and may raise anything
-        text = f"<{type(key).__name__}>"
-    return text.encode("utf-8", "backslashreplace").decode()
+        string = f"<{type(key).__name__}>"
+    return string.encode("utf-8", "backslashreplace").decode()
 
 
 def kind_type(kind: str) -> tuple[DType, Shape]:
     """Return dtype and shape of one value of a numeric kind: `float32[3,2]` is (float32, (3, 2))."""
     name, _, shape = kind.partition("[")
-    return np.dtype(name), tuple(int(part) for part in shape.rstrip("]").split(",")) if shape else ()
+    return np.dtype(name), tuple(map(int, re.findall(r"\d+", shape)))
 
 
 _FAST_KINDS: dict[type, str] = {
@@ -282,7 +298,9 @@ _WIDEST_BYTES = 8
 def classify(value: Any) -> tuple[str | None, Any]:
     """Return the kind of an info value and its value in the column; (None, None) if nothing can store it."""
     kind = _FAST_KINDS.get(type(value))
-    fits = -(2**63) <= value < 2**63 if kind == "int64" else kind != STRING or has_utf8(value)
+    fits = kind != STRING or has_utf8(value)
+    if kind == "int64":
+        fits = -(2**63) <= value < 2**63
     if kind is not None and fits:
         return kind, value
     try:

@@ -19,8 +19,8 @@ Document = Mapping[str, Any]
 Fields = dict[str, Any]
 """Values by name, such as a JSON object that is being made."""
 
-NUMBERS = {text: float(text) for text in ("nan", "inf", "-inf")}
-"""The numbers that JSON lacks, by the texts that stand for them."""
+NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""The numbers that JSON lacks, by the strings that stand for them."""
 
 
 def plain_value(value: Any) -> Any:
@@ -34,11 +34,12 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_value(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((plain_value(item) for item in value), key=repr)
-    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    # What Python has no number for, such as a long double, stays numpy's.
-    if plain is not value and not isinstance(plain, np.generic):
-        return plain_value(plain)
+        return sorted(map(plain_value, value), key=repr)
+    if isinstance(value, np.ndarray | np.generic):
+        plain = value.tolist()
+        # What Python has no number for, such as a long double, stays numpy's.
+        if not isinstance(plain, np.generic):
+            return plain_value(plain)
     raise TypeError(type(value).__name__)
 
 
@@ -65,7 +66,10 @@ def plain_bytes(value: Any) -> int:
     what is stored. So a number has 8 whatever its type, and the texts that stand for numbers in JSON have 8
     too.
     """
-    if isinstance(value, dict | list):
-        return sum(map(plain_bytes, [*value, *value.values()] if isinstance(value, dict) else value))
-    is_text = isinstance(value, str) and value not in NUMBERS
-    return len(value.encode("utf-8", "backslashreplace")) if is_text else 8 * getattr(value, "size", 1)
+    if isinstance(value, dict):
+        return plain_bytes([*value, *value.values()])
+    if isinstance(value, list):
+        return sum(map(plain_bytes, value))
+    if isinstance(value, str) and value not in NUMBERS:
+        return len(value.encode("utf-8", "backslashreplace"))
+    return 8 * getattr(value, "size", 1)

@@ -10,6 +10,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import chain
 from operator import getitem, itemgetter
 from typing import Any, Literal
 
@@ -73,7 +74,7 @@ class Leaf:
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
-        """The least and the greatest value of each number of a sample; None for text and sequences."""
+        """The minimum and the maximum of each number of a sample; None for text and sequences."""
         space: Any = self.space
         if self.kind == "box":
             return space.low, space.high
@@ -81,7 +82,9 @@ class Leaf:
             return int(space.start), int(space.start) + int(space.n) - 1
         if self.kind == "multi_discrete":
             return space.start, space.start + space.nvec - 1
-        return (0, 1) if self.kind == "multi_binary" else None
+        if self.kind == "multi_binary":
+            return 0, 1
+        return None
 
 
 def space_leaves(space: Space) -> tuple[Leaf, ...]:
@@ -116,19 +119,12 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
                 )
             yield from _leaves(child, (*path, key))
         return
-    kinds = (kind for space_type, kind in _KINDS if isinstance(space, space_type))
-    kind = next(kinds, "text" if np.dtype(space.dtype).kind == "U" else None)
-    if (
-        isinstance(space, spaces.Sequence)
-        and isinstance(space.feature_space, spaces.Box | spaces.Discrete)
-        and 0 not in (space.feature_space.shape or ())
-    ):
-        kind = "sequence"
+    kind = _kind(space)
     name = ".".join(map(str, path))
     if kind is None:
-        where = f" at {name!r}" if path else ""
+        location = f" at {name!r}" if path else ""
         raise UnsupportedSpaceError(
-            f"a {type(space).__name__} space{where} has no fixed set of columns",
+            f"a {type(space).__name__} space{location} has no fixed set of columns",
             code="space-unsupported",
             hint="wrap the environment so that it gives "
             "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple, or a Sequence of Box or Discrete",
@@ -142,18 +138,31 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
     yield Leaf(path, kind, np.dtype(_COLUMN_DTYPES.get(kind, space.dtype)), tuple(space.shape or ()), space)
 
 
-def has_utf8(text: str) -> bool:
-    """Return whether `text` can be written as UTF-8, which has no lone surrogates."""
+def _kind(space: Space) -> LeafKind | None:
+    """Return the kind of a leaf; None for a space without a fixed number of columns."""
+    for space_type, kind in _KINDS:
+        if isinstance(space, space_type):
+            return kind
+    if isinstance(space, spaces.Sequence):
+        element = space.feature_space
+        is_plain = isinstance(element, spaces.Box | spaces.Discrete) and 0 not in (element.shape or ())
+        return "sequence" if is_plain else None
+    return "text" if np.dtype(space.dtype).kind == "U" else None
+
+
+def has_utf8(value: str) -> bool:
+    """Return whether a string can be written as UTF-8, which has no lone surrogates."""
     try:
-        return text.isascii() or bool(text.encode())
+        return value.isascii() or bool(value.encode())
     except UnicodeEncodeError:
         return False
 
 
-def leaf_getters(space: Space) -> tuple[Callable[[Any], Any], ...]:
-    """Return one function a leaf that takes a sample of `space` and returns that leaf's value."""
-    paths = (leaf.path for leaf in space_leaves(space))
-    return tuple(itemgetter(path[0]) if len(path) == 1 else partial(reduce, getitem, path) for path in paths)
+def leaf_getter(leaf: Leaf) -> Callable[[Any], Any]:
+    """Return the function from a sample of the space to the leaf's value."""
+    if len(leaf.path) == 1:
+        return itemgetter(leaf.path[0])
+    return partial(reduce, getitem, leaf.path)
 
 
 def unflatten(space: Space, columns: Iterable[Any]) -> Any:
@@ -171,10 +180,22 @@ def are_alike(first: Space, second: Space) -> bool:
     return first == second or space_to_json(first) == space_to_json(second)
 
 
+def differences(name: str, first: Space, second: Space) -> Iterator[tuple[str, Space, Space]]:
+    """Yield the parts in which two spaces differ: the part's name and both spaces.
+
+    Dict spaces with the same keys are compared by key. `name` is the name of the complete spaces.
+    """
+    if isinstance(first, spaces.Dict) and isinstance(second, spaces.Dict) and first.keys() == second.keys():
+        for key in first:
+            yield from differences(f"{name} {key!r}", first[key], second[key])
+    elif not are_alike(first, second):
+        yield name, first, second
+
+
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Apply `function` to the leaves of trees of one structure; only dicts and tuples are nodes."""
     if isinstance(tree, dict):
-        return {key: map_tree(function, tree[key], *(other[key] for other in others)) for key in tree}
+        return {key: map_tree(function, tree[key], *map(itemgetter(key), others)) for key in tree}
     if isinstance(tree, tuple):
         return tuple(map_tree(function, *parts) for parts in zip(tree, *others, strict=True))
     return function(tree, *others)
@@ -182,9 +203,10 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 def tree_leaves(tree: Any) -> list[Any]:
     """Return the leaves of a tree of arrays in its own order."""
-    if isinstance(tree, dict | tuple):
-        children = tree.values() if isinstance(tree, dict) else tree
-        return [leaf for child in children for leaf in tree_leaves(child)]
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, tuple):
+        return [*chain.from_iterable(map(tree_leaves, tree))]
     return [tree]
 
 
@@ -199,12 +221,14 @@ class SpaceRows:
     def __init__(self, space: Space) -> None:
         self._space = space
         self.leaves = space_leaves(space)
-        self._getters = leaf_getters(space)
+        self._getters = tuple(map(leaf_getter, self.leaves))
         self._is_leaf = not self.leaves[0].path
 
     def columns(self, tree: Any) -> tuple[Any, ...]:
-        """Return one value a leaf of a sample, or of a tree of arrays (n, *shape)."""
-        return (tree,) if self._is_leaf else tuple(get(tree) for get in self._getters)
+        """Return the value of each leaf of a sample, or of a tree of arrays (n, *shape)."""
+        if self._is_leaf:
+            return (tree,)
+        return tuple(get(tree) for get in self._getters)
 
     def tree(self, columns: Sequence[Any]) -> Any:
         """Put one value a leaf together again."""
@@ -213,7 +237,9 @@ class SpaceRows:
     def split(self, tree: Any) -> list[Any]:
         """Return the n samples in a tree of arrays (n, *shape), as views."""
         columns = list(map(_rows, self.leaves, self.columns(tree)))
-        return columns[0] if self._is_leaf else [self.tree(row) for row in zip(*columns, strict=True)]
+        if self._is_leaf:
+            return columns[0]
+        return [self.tree(row) for row in zip(*columns, strict=True)]
 
     def stack(self, samples: Sequence[Any]) -> Any:
         """Return n samples as a tree of arrays (n, *shape), in the dtypes of the leaves."""
@@ -224,8 +250,10 @@ class SpaceRows:
 def _stacked(leaf: Leaf, samples: Sequence[Any]) -> Array:
     if leaf.kind != "sequence":
         return np.array(samples, leaf.dtype)
-    shape, dtype = leaf.element.shape, leaf.element.dtype
-    return np.fromiter((np.array(each, dtype).reshape(-1, *shape) for each in samples), object)
+    element = leaf.element
+    return np.fromiter(
+        (np.array(sample, element.dtype).reshape(-1, *element.shape) for sample in samples), object
+    )
 
 
 def _rows(leaf: Leaf, column: Any) -> list[Any]:
@@ -246,20 +274,19 @@ def count_rows(tree: Any) -> int:
 # A space as JSON, and back.
 
 
-def space_to_json(space: Space) -> Fields:
+def space_to_json(space: Space) -> Fields:  # noqa: PLR0911 - one for each kind of space
     """Describe `space` as JSON, without seeds; `UnsupportedSpaceError` if it has no fixed set of columns."""
-    out: Fields
     match space:
         case spaces.Dict():
             # Pairs, because keys keep their order and may be integers.
-            out = {
+            return {
                 "type": "Dict",
                 "spaces": [[key, space_to_json(child)] for key, child in space.spaces.items()],
             }
         case spaces.Tuple():
-            out = {"type": "Tuple", "spaces": [space_to_json(child) for child in space.spaces]}
+            return {"type": "Tuple", "spaces": [space_to_json(child) for child in space.spaces]}
         case spaces.Box():
-            out = {
+            return {
                 "type": "Box",
                 "dtype": np.dtype(space.dtype).str,
                 "shape": list(space.shape),
@@ -267,14 +294,14 @@ def space_to_json(space: Space) -> Fields:
                 "high": _bound(space.high),
             }
         case spaces.Discrete():
-            out = {
+            return {
                 "type": "Discrete",
                 "n": int(space.n),
                 "start": int(space.start),
                 "dtype": np.dtype(space.dtype).name,
             }
         case spaces.MultiDiscrete():
-            out = {
+            return {
                 "type": "MultiDiscrete",
                 "nvec": space.nvec.tolist(),
                 "start": space.start.tolist(),
@@ -282,31 +309,32 @@ def space_to_json(space: Space) -> Fields:
                 "dtype": np.dtype(space.dtype).name,
             }
         case spaces.MultiBinary():
-            out = {"type": "MultiBinary", "shape": list(space.shape)}
+            return {"type": "MultiBinary", "shape": list(space.shape)}
         case spaces.Sequence():
             space_leaves(space)
             feature = space_to_json(space.feature_space)
-            out = {"type": "Sequence", "feature_space": feature, "stack": space.stack}
+            return {"type": "Sequence", "feature_space": feature, "stack": space.stack}
         case spaces.Text():
-            out = {
+            document: Fields = {
                 "type": "Text",
                 "min_length": space.min_length,
                 "max_length": space.max_length,
                 "charset": "".join(sorted(space.character_set)),
             }
-            out |= {"class": space.own_class} if isinstance(space, _OwnText) else {}
+            if isinstance(space, _OwnText):
+                document["class"] = space.own_class
+            return document
         case _:
             # All others are refused but texts of the environment's own, as MiniGrid's, which come back of any
             # length.
             space_leaves(space)
-            out = {
+            return {
                 "type": "Text",
                 "min_length": 0,
                 "max_length": 1 << 31,
                 "charset": "".join(sorted(string.printable)),
                 "class": f"{type(space).__module__}.{type(space).__qualname__}",
             }
-    return out
 
 
 def _bound(bound: Array) -> Any:
@@ -337,40 +365,40 @@ def _n_elements(document: Any) -> int:
     return sum(map(_n_elements, document)) if isinstance(document, list) else 0
 
 
-def _build(document: Document) -> Space:
-    space: Space
+def _build(document: Document) -> Space:  # noqa: PLR0911 - one for each kind of space
     kind: Any = np.dtype(document.get("dtype")).type
     match document["type"]:
         case "Dict":
-            space = spaces.Dict([(key, _build(child)) for key, child in document["spaces"]])
+            return spaces.Dict([(key, _build(child)) for key, child in document["spaces"]])
         case "Tuple":
-            space = spaces.Tuple([_build(child) for child in document["spaces"]])
+            return spaces.Tuple([_build(child) for child in document["spaces"]])
         case "Box":
-            low, high = (_values(document[name], kind, document["shape"]) for name in ("low", "high"))
-            space = spaces.Box(low, high, shape=document["shape"], dtype=kind)
+            low = _values(document, "low", kind)
+            high = _values(document, "high", kind)
+            return spaces.Box(low, high, shape=document["shape"], dtype=kind)
         case "Discrete":
             # Before gymnasium 1.2.2 a Discrete takes no dtype, and all are int64.
             dtype = {} if kind is np.int64 else {"dtype": kind}
-            space = spaces.Discrete(document["n"], start=document["start"], **dtype)
+            return spaces.Discrete(document["n"], start=document["start"], **dtype)
         case "MultiDiscrete":
-            nvec, start = (_values(document[name], kind, document["shape"]) for name in ("nvec", "start"))
-            space = spaces.MultiDiscrete(nvec, dtype=kind, start=start)
+            start = _values(document, "start", kind)
+            return spaces.MultiDiscrete(_values(document, "nvec", kind), dtype=kind, start=start)
         case "MultiBinary":
-            space = spaces.MultiBinary(
+            return spaces.MultiBinary(
                 document["shape"][0] if len(document["shape"]) == 1 else document["shape"]
             )
         case "Sequence":
-            space = spaces.Sequence(space_from_json(document["feature_space"]), stack=document["stack"])
+            return spaces.Sequence(space_from_json(document["feature_space"]), stack=document["stack"])
         case "Text":
-            text = _OwnText if "class" in document else spaces.Text
-            space = text(
+            space_type = _OwnText if "class" in document else spaces.Text
+            space = space_type(
                 document["max_length"], min_length=document["min_length"], charset=document["charset"]
             )
             if isinstance(space, _OwnText):
                 space.own_class = document["class"]
+            return space
         case _:
             raise ValueError(document["type"])
-    return space
 
 
 class _OwnText(spaces.Text):
@@ -383,6 +411,7 @@ class _OwnText(spaces.Text):
         return True
 
 
-def _values(values: Any, kind: Any, shape: list[int]) -> Array:
-    array = np.array(values, object).astype(kind)  # By way of objects, where `inf` is a text.
-    return array.reshape(shape) if isinstance(values, list) else np.full(shape, array)
+def _values(document: Document, name: str, kind: Any) -> Array:
+    values = document[name]
+    array = np.array(values, object).astype(kind)  # By way of objects, where `inf` is a string.
+    return array.reshape(document["shape"]) if isinstance(values, list) else np.full(document["shape"], array)

@@ -33,23 +33,27 @@ def write(export: Export) -> None:
         )
     start = getattr(spec.action_space, "start", 0)  # d3rlpy counts actions from 0.
     with hdf5_file(export) as file:
-        file["columns"], file["num_episodes"], file["version"] = _FIELDS, len(export.source), _VERSION
-        for at, episode in enumerate(export.source):
-            rows = len(episode) + (not episode.terminated)
-            _put(file, f"observations_{at}", rows, episode.observations, episode.last_observation)
-            _put(file, f"actions_{at}", rows, episode.actions - start, episode.actions[-1] - start)
-            _put(file, f"rewards_{at}", rows, episode.rewards.astype(np.float32), 0)
-            file[f"terminated_{at}"] = episode.terminated
+        file["columns"] = _FIELDS
+        file["num_episodes"] = len(export.source)
+        file["version"] = _VERSION
+        for index, episode in enumerate(export.source):
+            n_rows = len(episode)
+            if not episode.terminated:
+                n_rows += 1
+            _put(file, f"observations_{index}", n_rows, episode.observations, episode.last_observation)
+            _put(file, f"actions_{index}", n_rows, episode.actions - start, episode.actions[-1] - start)
+            _put(file, f"rewards_{index}", n_rows, episode.rewards.astype(np.float32), 0)
+            file[f"terminated_{index}"] = episode.terminated
 
 
-def _put(file: Any, name: str, rows: int, values: Tree, last: Tree) -> None:
-    """Write so many of the values (T, *shape) and the last one, as vectors where they are numbers."""
+def _put(file: Any, name: str, n_rows: int, values: Tree, last: Tree) -> None:
+    """Write the first rows of the values (T, *shape) and the last one, as vectors where they are numbers."""
     if isinstance(values, tuple):
-        for at, part in enumerate(values):
-            _put(file, f"{name}_{at}", rows, part, last[at])
+        for index, part in enumerate(values):
+            _put(file, f"{name}_{index}", n_rows, part, last[index])
     else:
-        written: Array = with_last(values, last)[:rows]
-        file[name] = written[:, None] if written.ndim == 1 else written
+        rows: Array = with_last(values, last)[:n_rows]
+        file[name] = rows[:, None] if rows.ndim == 1 else rows
 
 
 FORMAT = Format(

@@ -37,8 +37,8 @@ ENTRY_POINTS = "rollout.exporters"
 """The group of entry points by which another package adds a `Format`, under its name."""
 
 FORMATS: dict[str, Format] = {
-    each.name: each
-    for each in (
+    exporter.name: exporter
+    for exporter in (
         d3rlpy.FORMAT,
         columns.D4RL,
         hf.FORMAT,
@@ -103,7 +103,8 @@ def export(
         UsageError: If there is no episode, the format or an option is unknown, a package is missing, or a
             value has no flat form.
     """
-    chosen, path = _format_named(format), folder_of(path)
+    chosen = _format_named(format)
+    path = folder_of(path)
     _check_options(chosen, {"flatten": flatten, **options})
     if not len(dataset):
         raise UsageError(
@@ -143,11 +144,12 @@ def _format_named(name: str) -> Format:
     """
     if name in FORMATS:
         return FORMATS[name]
-    added = {each.name: each for each in entry_points(group=ENTRY_POINTS)}
-    if name not in added:
-        names = sorted({*FORMATS, *added})
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"the formats are {', '.join(names)}" + "".join(f"; did you mean {each}?" for each in close)
+    added = entry_points(group=ENTRY_POINTS)
+    if name not in added.names:
+        names = sorted({*FORMATS, *added.names})
+        hint = f"the formats are {', '.join(names)}"
+        for close in difflib.get_close_matches(name, names, n=1):
+            hint += f"; did you mean {close}?"
         raise UsageError(f"there is no format {name!r}", code="format-unknown", hint=hint)
     try:
         added_format = added[name].load()

@@ -59,7 +59,7 @@ class Export:
     @cached_property
     def lengths(self) -> Array:
         """The steps of each episode, int64 (N,)."""
-        return np.array([len(episode) for episode in self.source], np.int64)
+        return np.fromiter(map(len, self.source), np.int64)
 
     @property
     def n_steps(self) -> int:
@@ -137,23 +137,23 @@ class Format:
     def options(self) -> Fields:
         """The options of `write`, and the types of their values."""
         parameters = inspect.signature(self.write, eval_str=True).parameters.values()
-        return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}
+        return {item.name: item.annotation for item in parameters if item.kind is item.KEYWORD_ONLY}
 
     def check(self, spec: EnvSpec) -> None:
         """Raise UnsupportedSpaceError, which names the space, where the format does not hold it."""
-        for what, space in (("observation", spec.observation_space), ("action", spec.action_space)):
-            held = self.nested or (what == "observation" and isinstance(space, self.nested_observations))
-            if is_nested(space) and not held:
+        for field, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
+            is_held = self.nested or (field == "observations" and isinstance(space, self.nested_observations))
+            if is_nested(space) and not is_held:
                 raise UnsupportedSpaceError(
-                    f"{self.name} does not hold the {type(space).__name__} space of {what}s",
+                    f"{self.name} does not hold the {type(space).__name__} space of {field}",
                     code="format-space",
                     hint="make it a vector: {set=flatten=true}",
                 )
             for leaf in space_leaves(space):
                 if leaf.kind not in self.leaves:
-                    where = f" {leaf.name!r}" if leaf.path else ""
+                    part = f" {leaf.name!r}" if leaf.path else ""
                     raise UnsupportedSpaceError(
-                        f"{self.name} does not hold the {type(leaf.space).__name__} space of {what}s{where}",
+                        f"{self.name} does not hold the {type(leaf.space).__name__} space of {field}{part}",
                         code="format-space",
                         hint="make it a vector: {set=flatten=true}; or export to hf, which holds all spaces",
                     )
@@ -165,23 +165,25 @@ class Format:
             yield "the observation after each episode's last step"
         if not self.ends_apart:
             yield "whether an episode was terminated or truncated"
-        elif not self.both_ends and (count := sum(each.terminated and each.truncated for each in source)):
+        elif not self.both_ends and (count := sum(item.terminated and item.truncated for item in source)):
             yield f"that {count:,} of {len(source):,} episodes ended both ways, terminated and truncated"
-        yield from (f"the digits of {what} beyond float32" for what in self._shortened(source))
+        for field in self._float32_fields(source):
+            yield f"the digits of {field} beyond float32"
         start = getattr(source.env_spec.action_space, "start", 0)
         if not self.start and np.any(start):
             yield f"the start of the actions, {start}: here they begin at 0"
         if not self.infos and _has_infos(source):
             yield "infos"
 
-    def _shortened(self, source: EpisodeSource) -> Iterator[str]:
+    def _float32_fields(self, source: EpisodeSource) -> Iterator[str]:
         """Yield what readers give as float32 though some of it has more digits."""
         if not self.float64:
-            is_float64 = [what for what, leaf in leaves_of(source.env_spec) if leaf.dtype == np.float64]
-            yield from dict.fromkeys(is_float64)
+            yield from dict.fromkeys(
+                field for field, leaf in leaves_of(source.env_spec) if leaf.dtype == np.float64
+            )
         if not self.float64_rewards and any(
-            not np.array_equal(each.rewards.astype(np.float32), each.rewards, equal_nan=True)
-            for each in source
+            not np.array_equal(episode.rewards.astype(np.float32), episode.rewards, equal_nan=True)
+            for episode in source
         ):
             yield "rewards"
 
@@ -197,12 +199,13 @@ def _has_infos(source: EpisodeSource) -> bool:
 def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None:
     """Raise UnsupportedSpaceError for a key of a Dict space that cannot name a file, or is `reserved`."""
     hint = "make the space a vector: {set=flatten=true}; or wrap the environment to rename the key"
-    paths = [(what, *map(str, leaf.path)) for what, leaf in leaves_of(spec)]
-    for key in (key for _, *keys in paths for key in keys):
-        if "/" in key or "\0" in key or not key.strip(".") or key in reserved:
-            raise UnsupportedSpaceError(
-                f"{name} does not hold a Dict space with the key {key!r}", code="format-key", hint=hint
-            )
+    paths = [(field, *map(str, leaf.path)) for field, leaf in leaves_of(spec)]
+    for _, *keys in paths:
+        for key in keys:
+            if "/" in key or "\0" in key or not key.strip(".") or key in reserved:
+                raise UnsupportedSpaceError(
+                    f"{name} does not hold a Dict space with the key {key!r}", code="format-key", hint=hint
+                )
     if len(set(paths)) < len(paths):
         raise UnsupportedSpaceError(
             f"{name} does not hold a Dict space with a key and its text", code="format-key", hint=hint

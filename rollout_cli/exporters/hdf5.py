@@ -26,10 +26,10 @@ class _Disk(FileIO):
     is_closing = False
 
     def write(self, data: Any) -> int:
-        rest = memoryview(data)
+        remaining = memoryview(data)
         try:
-            while rest:  # A disk that has little room takes a part.
-                rest = rest[super().write(rest) :]
+            while remaining:  # A disk that has little room takes a part.
+                remaining = remaining[super().write(remaining) :]
         except OSError as error:
             self.failure = self.failure or error
             if not self.is_closing:
@@ -38,17 +38,18 @@ class _Disk(FileIO):
 
 
 @contextmanager
-def _interrupted_later() -> Iterator[None]:
+def _delayed_interrupt() -> Iterator[None]:
     """Let Ctrl-C wait for the end of the block; the main thread alone is interrupted."""
-    late = []
-    is_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, lambda number, _: late.append(number)) if is_main else None
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield
     finally:
-        if is_main:
-            signal.signal(signal.SIGINT, before)
-        for number in late[:1]:
+        signal.signal(signal.SIGINT, handler)
+        for number in interrupts[:1]:
             signal.raise_signal(number)
 
 
@@ -81,7 +82,7 @@ def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
                 yield file
             finally:
                 disk.is_closing = True
-                with _interrupted_later():  # Of an interrupted write h5py raises an AttributeError.
+                with _delayed_interrupt():  # Of an interrupted write h5py raises an AttributeError.
                     file.close()
         except Exception as error:
             if disk.failure is None and not isinstance(error, RuntimeError):
@@ -97,18 +98,18 @@ def put_tree(group: Any, name: str, tree: Tree) -> None:
     Raises:
         UnsupportedSpaceError: If a key cannot name a member of a group.
     """
-    if not isinstance(tree, dict | tuple):
-        group[name] = tree.tolist() if tree.dtype == object else tree  # h5py stores lists of texts as UTF-8.
+    if isinstance(tree, tuple):
+        tree = {f"_index_{index}": child for index, child in enumerate(tree)}
+    if not isinstance(tree, dict):
+        # h5py stores lists of strings as UTF-8.
+        group[name] = tree.tolist() if tree.dtype == object else tree
         return
-    below = group.create_group(name)
-    items = (
-        tree.items() if isinstance(tree, dict) else ((f"_index_{at}", each) for at, each in enumerate(tree))
-    )
-    for key, child in items:
+    subgroup = group.create_group(name)
+    for key, child in tree.items():
         if not isinstance(key, str) or not key.strip(".") or "/" in key or "\0" in key:
             raise UnsupportedSpaceError(
                 f"the key {key!r} of a Dict space cannot be a name in an HDF5 file",
                 code="format-key",
                 hint="make the space a vector: {set=flatten=true}",
             )
-        put_tree(below, key, child)
+        put_tree(subgroup, key, child)

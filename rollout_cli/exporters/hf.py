@@ -79,15 +79,15 @@ def _plain(columns: Arrays) -> dict[str, pa.Array]:
 
 
 def _leaves(space: Space, name: str, tree: Tree) -> dict[str, pa.Array]:
-    out = {}
+    arrays = {}
     for column, values in zip(space_columns(space, name), tree_leaves(tree), strict=True):
         if is_image(column.leaf):
-            out[column.name] = encode_images(values)
+            arrays[column.name] = encode_images(values)
         elif column.leaf.dtype == object:
-            out[column.name] = column.encode([values])
+            arrays[column.name] = column.encode([values])
         elif column.stored:
-            out[column.name] = encode_tensor(values)
-    return out
+            arrays[column.name] = encode_tensor(values)
+    return arrays
 
 
 def _table(columns: dict[str, pa.Array]) -> pa.Table:

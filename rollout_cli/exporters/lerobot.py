@@ -69,7 +69,10 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
             steps += len(batch.rewards)
             for name, column in columns.items():
                 if column.kind != "string":
-                    stats[name] = merged([stats[name], column.stats()] if name in stats else [column.stats()])
+                    parts = [column.stats()]
+                    if name in stats:
+                        parts.insert(0, stats[name])
+                    stats[name] = merged(parts)
     _write_tables(export, np.array(files), task or export.env_id)
     info = {
         "codebase_version": "v3.0",
@@ -87,7 +90,7 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
         "features": {name: column.feature() for name, column in columns.items()},
     }
     (export.path / "meta" / "info.json").write_text(json.dumps(info))
-    described = {name: _described(columns[name], values, steps) for name, values in stats.items()}
+    described = {name: _stats_document(columns[name], values, steps) for name, values in stats.items()}
     (export.path / "meta" / "stats.json").write_text(json.dumps(described))
     write_card(export, "lerobot", _FRONT_MATTER)
 
@@ -95,7 +98,7 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
 def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
     """Return the leaves of both spaces with the names of their columns, such as LeRobot's own have."""
     check_keys("lerobot", spec)
-    out = []
+    names = []
     for column in (
         *space_columns(spec.observation_space, "observation"),
         *space_columns(spec.action_space, "action"),
@@ -106,9 +109,11 @@ def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
                 code="format-space",
                 hint="make the space a vector: {set=flatten=true}",
             )
-        root = "observation.image" if is_image(column.leaf) else "observation.state"
-        out.append((root if column.name == "observation" else column.name, column))
-    return out
+        name = column.name
+        if name == "observation":
+            name = "observation.image" if is_image(column.leaf) else "observation.state"
+        names.append((name, column))
+    return names
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +159,11 @@ def _columns(
     trees = (*tree_leaves(batch.observations), *tree_leaves(batch.actions))
     for (name, column), values in zip(leaves, trees, strict=True):
         if column.stored:
-            is_text = column.leaf.kind == "text"
-            kind = "image" if is_image(column.leaf) else "string" if is_text else values.dtype.name
+            kind = values.dtype.name
+            if is_image(column.leaf):
+                kind = "image"
+            elif column.leaf.kind == "text":
+                kind = "string"
             yield name, _Column(values, kind)
     steps = np.arange(len(batch.rewards))
     frames = steps - np.repeat(np.cumsum(batch.lengths) - batch.lengths, batch.lengths)
@@ -174,26 +182,26 @@ def _columns(
         yield name, _Column(values, values.dtype.name)
 
 
-def _described(column: _Column, values: ColumnStats, steps: int) -> Fields:
+def _stats_document(column: _Column, values: ColumnStats, steps: int) -> Fields:
     """Return the statistics of a column as LeRobot has them: those of images are (channels, 1, 1)."""
     count, low, high, mean, m2 = values
     shape = (-1, 1, 1) if column.kind == "image" else column.values.shape[1:] or (1,)
     named = {"min": low, "max": high, "mean": mean, "std": np.sqrt(m2 / np.maximum(count, 1))}
-    return {name: each.reshape(shape).tolist() for name, each in named.items()} | {"count": [steps]}
+    return {name: value.reshape(shape).tolist() for name, value in named.items()} | {"count": [steps]}
 
 
 def _write_tables(export: Export, files: Array, task: str) -> None:
     """Write the tables of episodes, whose data are in the files of these numbers (N,), and of the task."""
-    lengths, zeros = export.lengths, np.zeros(len(files), np.int64)
-    stops = np.cumsum(lengths)
+    zeros = np.zeros(len(files), np.int64)
+    stops = np.cumsum(export.lengths)
     chunk, file = np.divmod(files, _FILES_PER_CHUNK)
     episodes = {
         "episode_index": np.arange(len(files)),
         "tasks": pa.array([[task]] * len(files)),
-        "length": lengths,
+        "length": export.lengths,
         "data/chunk_index": chunk,
         "data/file_index": file,
-        "dataset_from_index": stops - lengths,
+        "dataset_from_index": stops - export.lengths,
         "dataset_to_index": stops,
         "meta/episodes/chunk_index": zeros,
         "meta/episodes/file_index": zeros,

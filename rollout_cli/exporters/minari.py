@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-import numpy as np
 from gymnasium import spaces
 
+from rollout_cli.episodes.batch import at_ends
 from rollout_cli.episodes.plain import Fields
 from rollout_cli.episodes.spaces import Space, map_tree, space_leaves
 from rollout_cli.errors import UsageError
@@ -32,15 +32,16 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
     folder = export.path / "data"
     folder.mkdir(parents=True)
     with hdf5_file(export, "data/main_data.hdf5") as file:
-        for at, episode in enumerate(export.source):
-            group = file.create_group(f"episode_{at}")
-            group.attrs.update({"id": at, "total_steps": len(episode), "seed": episode.seed})
+        for index, episode in enumerate(export.source):
+            group = file.create_group(f"episode_{index}")
+            group.attrs.update({"id": index, "total_steps": len(episode), "seed": episode.seed})
             observed = map_tree(with_last, episode.observations, episode.last_observation)
             put_tree(group, "observations", observed)
             put_tree(group, "actions", episode.actions)
             group["rewards"] = episode.rewards
-            for name, ended in (("terminations", episode.terminated), ("truncations", episode.truncated)):
-                group[name] = np.arange(len(episode)) == (len(episode) - 1 if ended else -1)
+            length = export.lengths[index : index + 1]
+            group["terminations"] = at_ends(length, episode.terminated)
+            group["truncations"] = at_ends(length, episode.truncated)
             group.create_group("infos")
     metadata = {
         "dataset_id": identity,
@@ -66,32 +67,36 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
 
 def _space(space: Space) -> Fields:
     """Return a space as Minari writes it."""
-    out: Fields = {"type": "Text" if space_leaves(space)[0].kind == "text" else type(space).__name__}
+    document: Fields = {"type": "Text" if space_leaves(space)[0].kind == "text" else type(space).__name__}
     match space:
         case spaces.Dict():
-            out["subspaces"] = {key: _space(each) for key, each in space.spaces.items()}
+            document["subspaces"] = {key: _space(child) for key, child in space.spaces.items()}
         case spaces.Tuple():
-            out["subspaces"] = [_space(each) for each in space.spaces]
+            document["subspaces"] = [_space(child) for child in space.spaces]
         case spaces.Box():
-            out |= {
+            document |= {
                 "dtype": str(space.dtype),
                 "shape": list(space.shape),
                 "low": space.low.tolist(),
                 "high": space.high.tolist(),
             }
         case spaces.Discrete():
-            out |= {"dtype": "int64", "start": int(space.start), "n": int(space.n)}
+            document |= {"dtype": "int64", "start": int(space.start), "n": int(space.n)}
         case spaces.MultiDiscrete():
-            out |= {"dtype": str(space.dtype), "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            document |= {
+                "dtype": str(space.dtype),
+                "nvec": space.nvec.tolist(),
+                "start": space.start.tolist(),
+            }
         case spaces.MultiBinary():
-            out["n"] = list(space.shape)
+            document["n"] = list(space.shape)
         case spaces.Text():
-            out |= {
+            document |= {
                 "min_length": space.min_length,
                 "max_length": space.max_length,
                 "charset": "".join(sorted(space.character_set)),
             }
-    return out
+    return document
 
 
 FORMAT = Format("minari", "Minari, and TorchRL's Minari reader", write, leaves=ALL, nested=True)

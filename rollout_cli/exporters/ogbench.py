@@ -25,13 +25,14 @@ def write(export: Export) -> None:
             _put(archive, "not_held", len(export.losses), [np.array(export.losses)])
 
 
-def _put(archive: zipfile.ZipFile, name: str, rows: int, parts: Iterable[Array]) -> None:
-    """Write an array of so many rows, one part of them after the other."""
+def _put(archive: zipfile.ZipFile, name: str, n_rows: int, parts: Iterable[Array]) -> None:
+    """Write an array of `n_rows` rows, part by part."""
     # A ZipInfo by itself has no time of day, which a name alone would have.
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-        for at, part in enumerate(parts):
-            if at == 0:
-                header = np.lib.format.header_data_from_array_1_0(part) | {"shape": (rows, *part.shape[1:])}
+        for index, part in enumerate(parts):
+            if index == 0:
+                header = np.lib.format.header_data_from_array_1_0(part)
+                header["shape"] = (n_rows, *part.shape[1:])
                 np.lib.format.write_array_header_2_0(member, header)
             member.write(part.tobytes())
 
@@ -39,9 +40,9 @@ def _put(archive: zipfile.ZipFile, name: str, rows: int, parts: Iterable[Array])
 def _columns(source: EpisodeSource) -> dict[str, Iterable[Array]]:
     """Return the arrays by name; each reads the episodes by itself, one after the other."""
     return {
-        "observations": (with_last(each.observations, each.last_observation) for each in source),
-        "actions": (with_last(each.actions, np.zeros_like(each.actions[0])) for each in source),
-        "terminals": (np.arange(len(each) + 1) == len(each) for each in source),
+        "observations": (with_last(episode.observations, episode.last_observation) for episode in source),
+        "actions": (with_last(episode.actions, np.zeros_like(episode.actions[0])) for episode in source),
+        "terminals": (np.arange(len(episode) + 1) == len(episode) for episode in source),
     }
 
 

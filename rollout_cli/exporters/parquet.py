@@ -38,7 +38,8 @@ class ParquetFiles(ExitStack):
 
     def __init__(self, path_of: Callable[[int], Path]) -> None:
         super().__init__()
-        self._path_of, self._number = path_of, -1
+        self._path_of = path_of
+        self._number = -1
         self._sink: Any = None
         self._writer: Any = None
 
@@ -67,8 +68,10 @@ def encode_images(images: Array) -> pa.Array:
     """Return a column of `struct<bytes: binary, path: string>` from images (T, height, width[, channels])."""
     with needing("pillow", module="PIL"):
         from PIL import Image  # noqa: PLC0415 - an optional package
+    if images.shape[3:] == (1,):
+        images = images[..., 0]
     files = []
-    for image in images[..., 0] if images.shape[3:] == (1,) else images:
+    for image in images:
         stream = io.BytesIO()
         # The fastest level: files are a little larger, and written in half of the time.
         Image.fromarray(np.ascontiguousarray(image)).save(stream, "png", compress_level=1)
@@ -93,5 +96,6 @@ def write_card(export: Export, name: str, front_matter: str) -> None:
         steps=export.n_steps,
         format=name,
     )
-    losses = f"\nNot in these files: {'; '.join(export.losses)}.\n" if export.losses else ""
-    (export.path / "README.md").write_text(card + losses)
+    if export.losses:
+        card += f"\nNot in these files: {'; '.join(export.losses)}.\n"
+    (export.path / "README.md").write_text(card)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,14 +46,20 @@ def write(export: Export) -> None:
 
 def _check_keys(space: Space) -> None:
     """Raise UnsupportedSpaceError for an integer key of a Dict space: msgpack writes it, and RLlib fails."""
-    named: Any = space.spaces.items() if isinstance(space, spaces.Dict) else ()
-    for key, child in [("", each) for each in space.spaces] if isinstance(space, spaces.Tuple) else named:
-        if not isinstance(key, str):
-            raise UnsupportedSpaceError(
-                f"rllib does not hold a Dict space with the key {key!r}, which is no text",
-                code="format-key",
-                hint="make the space a vector: {set=flatten=true}; or wrap the environment to rename the key",
-            )
+    children: Iterable[Space] = ()
+    if isinstance(space, spaces.Tuple):
+        children = space.spaces
+    elif isinstance(space, spaces.Dict):
+        children = space.values()
+        for key in space:
+            if not isinstance(key, str):
+                raise UnsupportedSpaceError(
+                    f"rllib does not hold a Dict space with the key {key!r}, which is no text",
+                    code="format-key",
+                    hint="make the space a vector: {set=flatten=true}; "
+                    "or wrap the environment to rename the key",
+                )
+    for child in children:
         _check_keys(child)
 
 
@@ -63,22 +69,22 @@ def _packed(source: EpisodeSource) -> Iterator[bytes]:
     with needing("msgpack-numpy"):
         import msgpack_numpy  # noqa: PLC0415 - as above
 
-    for at, episode in enumerate(source):
-        item = msgpack.packb(_state(episode, at), default=msgpack_numpy.encode)
+    for index, episode in enumerate(source):
+        item = msgpack.packb(_state(episode, index), default=msgpack_numpy.encode)
         if len(item) > _MOST_BYTES:
             raise UsageError(
-                f"rllib does not hold episode {at}: it has {len(item):,} bytes, over {_MOST_BYTES:,}",
+                f"rllib does not hold episode {index}: it has {len(item):,} bytes, over {_MOST_BYTES:,}",
                 code="episode-too-large",
                 hint="let RLlib read the dataset itself: docs/use/rllib.md",
             )
         yield item
 
 
-def _state(episode: EpisodeLike, at: int) -> Fields:
+def _state(episode: EpisodeLike, index: int) -> Fields:
     """Return what `SingleAgentEpisode.get_state` returns of an episode that is packed into arrays."""
     observations = map_tree(with_last, episode.observations, episode.last_observation)
     return dict.fromkeys(_UNUSED) | {
-        "id_": str(at),  # Of episodes with one id RLlib keeps the last one alone.
+        "id_": str(index),  # Of episodes with one id RLlib keeps the last one alone.
         "observations": _buffer(map_tree(_numpy, observations)),
         "actions": _buffer(map_tree(_numpy, episode.actions)),
         "rewards": _buffer(episode.rewards),

@@ -8,6 +8,7 @@ from operator import itemgetter
 import numpy as np
 from gymnasium import spaces
 
+from rollout_cli.episodes.batch import at_ends
 from rollout_cli.episodes.spaces import Tree, map_tree
 from rollout_cli.exporters.format import Array, Export, Format
 from rollout_cli.exporters.hdf5 import hdf5_file, put_tree
@@ -27,8 +28,9 @@ def write(export: Export) -> None:
     with hdf5_file(export) as file:
         data = file.create_group("data")
         data.attrs.update({"total": export.n_steps, "env_args": json.dumps(env)})
-        for at, episode in enumerate(export.source):
-            steps, group = len(episode), data.create_group(f"demo_{at}")
+        for index, episode in enumerate(export.source):
+            steps = len(episode)
+            group = data.create_group(f"demo_{index}")
             group.attrs["num_samples"] = steps
             rows = map_tree(with_last, episode.observations, episode.last_observation)
             for name, part in (("obs", slice(steps)), ("next_obs", slice(1, None))):
@@ -36,7 +38,7 @@ def write(export: Export) -> None:
                 put_tree(group, name, map_tree(_vectors, _modalities(tree)))
             group["actions"] = episode.actions.reshape(steps, -1)
             group["rewards"] = episode.rewards
-            group["dones"] = np.arange(steps) == (steps - 1 if episode.terminated else -1)
+            group["dones"] = at_ends(export.lengths[index : index + 1], episode.terminated)
             # Its readers ask for them: a simulator's, and none is known.
             group["states"] = np.zeros((steps, 0))
 
@@ -44,7 +46,9 @@ def write(export: Export) -> None:
 def _modalities(tree: Tree) -> dict[str, Tree]:
     if isinstance(tree, dict):
         return tree
-    return {str(at): part for at, part in enumerate(tree)} if isinstance(tree, tuple) else {"flat": tree}
+    if isinstance(tree, tuple):
+        return {str(index): part for index, part in enumerate(tree)}
+    return {"flat": tree}
 
 
 def _vectors(values: Array) -> Array:

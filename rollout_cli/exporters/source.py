@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.reader import Episode
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, derive_step_types
-from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.plain import Document
 from rollout_cli.episodes.spaces import Array, Leaf, Space, SpaceRows, map_tree, space_leaves, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 
@@ -71,36 +71,38 @@ def row_bytes(spec: EnvSpec) -> int:
 
 def leaves_of(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
     """Yield the leaves of both spaces, each with what it is of: `observations` or `actions`."""
-    for what, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
+    for field, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
         for leaf in space_leaves(space):
-            yield what, leaf
+            yield field, leaf
 
 
 def joined_episodes(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBatch:
     """Return episodes as one batch, without their infos."""
 
-    def joined(name: str) -> Tree:
-        return map_tree(lambda *parts: np.concatenate(parts), *(getattr(each, name) for each in episodes))
+    def values(name: str) -> list[Any]:
+        return [getattr(episode, name) for episode in episodes]
 
-    lengths = np.array([len(each) for each in episodes], np.int64)
-    names = {"terminated": "terminated", "truncated": "truncated", "numbers": "number", "seeds": "seed"}
-    facts: Fields = {
-        field: np.array([getattr(each, name) for each in episodes]) for field, name in names.items()
-    }
+    def joined(name: str) -> Tree:
+        return map_tree(lambda *parts: np.concatenate(parts), *values(name))
+
+    lengths = np.fromiter(map(len, episodes), np.int64)
+    terminated = np.array(values("terminated"))
+    truncated = np.array(values("truncated"))
     return EpisodeBatch(
         env_spec=spec,
         episode_infos={},
         observations=joined("observations"),
-        last_observations=SpaceRows(spec.observation_space).stack(
-            [each.last_observation for each in episodes]
-        ),
+        last_observations=SpaceRows(spec.observation_space).stack(values("last_observation")),
         actions=joined("actions"),
         rewards=joined("rewards"),
         env_infos={},
         agent_infos={},
-        step_types=derive_step_types(lengths, facts["terminated"], facts["truncated"]),
+        step_types=derive_step_types(lengths, terminated, truncated),
         lengths=lengths,
-        **facts,
+        terminated=terminated,
+        truncated=truncated,
+        numbers=np.array(values("number")),
+        seeds=np.array(values("seed")),
     )
 
 
@@ -113,7 +115,8 @@ class FlatSource:
     """
 
     def __init__(self, source: EpisodeSource) -> None:
-        self._source, self.info = source, source.info
+        self._source = source
+        self.info = source.info
         spec = source.env_spec
         self.env_spec = replace(
             spec,
@@ -125,8 +128,8 @@ class FlatSource:
         return len(self._source)
 
     def __iter__(self) -> Iterator[EpisodeLike]:
-        spec, flat = self._source.env_spec, self.env_spec
-        observe = partial(_flat, spec.observation_space, flat.observation_space)
+        spec = self._source.env_spec
+        observe = partial(_flat, spec.observation_space, self.env_spec.observation_space)
         for episode in self._source:
             last = map_tree(lambda value: np.asarray(value)[None], episode.last_observation)
             yield MemoryEpisode(
@@ -135,7 +138,7 @@ class FlatSource:
                 terminated=episode.terminated,
                 truncated=episode.truncated,
                 observations=observe(episode.observations),
-                actions=_flat(spec.action_space, flat.action_space, episode.actions),
+                actions=_flat(spec.action_space, self.env_spec.action_space, episode.actions),
                 rewards=episode.rewards,
                 last_observation=map_tree(itemgetter(0), observe(last)),
                 recorded=episode,
@@ -162,42 +165,44 @@ def _flat_space(space: Space) -> Space:
                 code="space-not-flat",
                 hint="wrap the environment so that it leaves them out, or export to minari without flatten",
             )
-    return spaces.flatten_space(space) if _changes(space) else space
+    return spaces.flatten_space(space) if _is_flattened(space) else space
 
 
-def _changes(space: Space) -> bool:
+def _is_flattened(space: Space) -> bool:
     return is_nested(space) or isinstance(space, spaces.Text)
 
 
 def _flat(space: Space, flat_space: Space, tree: Tree) -> Tree:
     """Return values (T, *shape) of a space as those of its flat form."""
-    if not _changes(space):
+    if not _is_flattened(space):
         return tree
-    parts = map(_side_by_side, space_leaves(space), tree_leaves(tree))
+    parts = map(_as_columns, space_leaves(space), tree_leaves(tree))
     return np.concatenate(list(parts), axis=1, dtype=flat_space.dtype)
 
 
-def _side_by_side(leaf: Leaf, values: Array) -> Array:
+def _as_columns(leaf: Leaf, values: Array) -> Array:
     """Return the values (T, *shape) of a leaf as (T, n)."""
     space: Any = leaf.space
     if leaf.kind == "text":
         try:
-            return np.array([spaces.flatten(space, text) for text in values])
+            return np.array([spaces.flatten(space, string) for string in values])
         except (KeyError, IndexError) as error:
-            raise _outside(leaf) from error
+            raise _outside_space(leaf) from error
     if leaf.kind not in {"discrete", "multi_discrete"}:
         return values.reshape(len(values), -1)
     counts = np.ravel(space.n if leaf.kind == "discrete" else space.nvec)
     chosen = (values - space.start).reshape(len(values), -1)
     if ((chosen < 0) | (chosen >= counts)).any():
-        raise _outside(leaf)
-    return np.concatenate([chosen[:, [at]] == np.arange(count) for at, count in enumerate(counts)], axis=1)
+        raise _outside_space(leaf)
+    return np.concatenate(
+        [chosen[:, [index]] == np.arange(count) for index, count in enumerate(counts)], axis=1
+    )
 
 
-def _outside(leaf: Leaf) -> UsageError:
-    where = f" {leaf.name!r}" if leaf.path else ""
+def _outside_space(leaf: Leaf) -> UsageError:
+    part = f" {leaf.name!r}" if leaf.path else ""
     return UsageError(
-        f"some value of the {type(leaf.space).__name__} space{where} is outside of it: it has no flat form",
+        f"some value of the {type(leaf.space).__name__} space{part} is outside of it: it has no flat form",
         code="value-outside-space",
         hint="leave these episodes out: rollout verify names the columns",
     )

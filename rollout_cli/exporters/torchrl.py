@@ -18,7 +18,8 @@ Key = tuple[str, ...]
 def write(export: Export) -> None:
     """Write a folder that `TensorDict.load_memmap` opens: a file a tensor, and a `meta.json` a TensorDict."""
     check_keys("torchrl", export.env_spec, reserved=_new_node(0))
-    steps, episodes = export.n_steps, 0
+    steps = export.n_steps
+    episodes = 0
     tensors = {}
     for batch in export.blocks():
         ids = np.repeat(np.arange(episodes, episodes + len(batch)), batch.lengths)
@@ -27,8 +28,12 @@ def write(export: Export) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("ab") as stream:
                 np.ascontiguousarray(values, values.dtype.newbyteorder("=")).tofile(stream)
-            shape, dtype = [steps, *values.shape[1:]], f"torch.{values.dtype.name}"
-            tensors[key] = {"device": "cpu", "shape": shape, "dtype": dtype, "is_nested": False}
+            tensors[key] = {
+                "device": "cpu",
+                "shape": [steps, *values.shape[1:]],
+                "dtype": f"torch.{values.dtype.name}",
+                "is_nested": False,
+            }
         episodes += len(batch)
     _write_metadata(export.path, tensors, steps)
 
@@ -40,16 +45,21 @@ def _tensors(batch: EpisodeBatch, episode_ids: Array) -> Iterator[tuple[Key, Arr
     yield ("episode",), episode_ids
     yield from _leaves(("next", "observation"), batch.next_observations)
     yield ("next", "reward"), batch.rewards.astype(np.float32)[:, None]
-    terminated, truncated = at_ends(batch.lengths, batch.terminated), at_ends(batch.lengths, batch.truncated)
-    flags = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+    flags = {
+        "terminated": batch.terminated,
+        "truncated": batch.truncated,
+        "done": batch.terminated | batch.truncated,
+    }
     for name, values in flags.items():
-        yield ("next", name), values[:, None]
+        yield ("next", name), at_ends(batch.lengths, values)[:, None]
 
 
 def _leaves(key: Key, tree: Tree) -> Iterator[tuple[Key, Array]]:
     """Yield the arrays of a tree; the children of a dict or a tuple are named by their key or position."""
-    if isinstance(tree, dict | tuple):
-        for name, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
+    if isinstance(tree, tuple):
+        tree = dict(enumerate(tree))
+    if isinstance(tree, dict):
+        for name, child in tree.items():
             yield from _leaves((*key, str(name)), child)
     else:
         yield key, tree

@@ -70,7 +70,7 @@ class _ChunkedArray:
         return min(self.shape[0], max(1, _CHUNK_BYTES // row_bytes))
 
     def _file(self, chunk: int) -> Path:
-        return self.folder / ".".join([str(chunk), *("0" for _ in self.shape[1:])])
+        return self.folder / ".".join([str(chunk), *["0"] * (len(self.shape) - 1)])
 
     def append(self, values: Array) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

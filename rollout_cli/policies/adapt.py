@@ -69,9 +69,11 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
 
 def policy_class(policy: Any) -> str:
     """Return the dotted name of the user's own class or function behind `policy`, for the record."""
-    users_own = policy.users_own if isinstance(policy, AdaptedPolicy) else policy
-    kind = users_own if inspect.isroutine(users_own) or inspect.isclass(users_own) else type(users_own)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(policy, AdaptedPolicy):
+        policy = policy.users_own
+    if not inspect.isroutine(policy) and not inspect.isclass(policy):
+        policy = type(policy)
+    return f"{policy.__module__}.{policy.__qualname__}"
 
 
 def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
@@ -84,8 +86,8 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
     takes_spec = _takes_keyword(candidate, "env_spec", by_name=True)
     if not inspect.isclass(candidate):
         is_factory = callable(candidate) and (takes_spec or _takes_positional(candidate, 0, **options))
-        verbs = [own_method(candidate, verb) for verb in ("get_action", "get_actions", "predict")]
-        if not is_factory or any(verbs) or is_torch_module(candidate):
+        acts = _offers("get_action", "get_actions", "predict")
+        if acts(candidate) or not is_factory or is_torch_module(candidate):
             if options:
                 raise PolicyLoadError(
                     f"{name_of(candidate)} is neither a class nor a factory "
@@ -94,10 +96,15 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
                     hint="name a class, or a function that takes them and returns a policy, or omit them",
                 )
             return candidate
-    arguments = ", ".join([*options, *["the EnvSpec"] * takes_spec]) or "no arguments"
+    names = [*options]
+    if takes_spec:
+        names.append("the EnvSpec")
+    arguments = ", ".join(names) or "no arguments"
     name = getattr(candidate, "__qualname__", repr(candidate))
     with reporting(PolicyLoadError, f"{name}, called with {arguments}, failed", code="policy-factory"):
-        return candidate(**options, env_spec=env_spec) if takes_spec else candidate(**options)
+        if takes_spec:
+            return candidate(**options, env_spec=env_spec)
+        return candidate(**options)
 
 
 def _takes_positional(function: Callable[..., Any], count: int, **keywords: Any) -> bool:
@@ -120,7 +127,7 @@ def _takes_keyword(function: Any, name: str, *, by_name: bool = False) -> bool:
     return name in signature.parameters or not by_name
 
 
-def _no_mode(name: str) -> PolicyLoadError:
+def _not_deterministic(name: str) -> PolicyLoadError:
     return PolicyLoadError(
         f"{name} has no deterministic mode",
         code="policy-not-deterministic",
@@ -147,9 +154,10 @@ class _OwnPolicy(AdaptedPolicy):
                 setattr(self, name, method)
 
     def reset(self, do_resets: Array | None = None) -> None:
-        if self._reset is not None:
-            arguments = [do_resets] if self._resets_rows else []
-            self._reset(*arguments)
+        if self._reset is not None and self._resets_rows:
+            self._reset(do_resets)
+        elif self._reset is not None:
+            self._reset()
 
 
 class _CallablePolicy(_OwnPolicy):
@@ -169,9 +177,11 @@ class _CallablePolicy(_OwnPolicy):
                 code="policy-signature",
                 hint="a plain callable is called as function(observation)",
             )
-        if deterministic and not _takes_keyword(wrapped, "deterministic"):
-            raise _no_mode(name_of(wrapped))
-        self._act = partial(wrapped, deterministic=True) if deterministic else wrapped
+        self._act = wrapped
+        if deterministic:
+            if not _takes_keyword(wrapped, "deterministic"):
+                raise _not_deterministic(name_of(wrapped))
+            self._act = partial(wrapped, deterministic=True)
         self.row_by_row = True
 
     def get_action(self, observation: Any) -> ActionAndInfo:
@@ -188,39 +198,41 @@ class _CompletedPolicy(_OwnPolicy):
         super().__init__(wrapped)
         self._observations = SpaceRows(env_spec.observation_space)
         self._actions = SpaceRows(env_spec.action_space)
-        get_action, get_actions = (own_method(wrapped, name) for name in ("get_action", "get_actions"))
-        self.methods = (
-            "get_action" if get_action else "get_actions",
-            "get_actions" if get_actions else "get_action",
-        )
+        self._name = name_of(wrapped)
+        methods: dict[str, Callable[..., Any]] = {}
+        for name in ("get_action", "get_actions"):
+            if (method := own_method(wrapped, name)) is not None:
+                methods[name] = method
+        names = [*methods]
+        self.methods = (names[0], names[-1])
         if deterministic:
-            if all(_takes_keyword(method, "deterministic") for method in (get_action, get_actions) if method):
-                get_action = get_action and partial(get_action, deterministic=True)
-                get_actions = get_actions and partial(get_actions, deterministic=True)
+            if all(_takes_keyword(method, "deterministic") for method in methods.values()):
+                methods = {name: partial(method, deterministic=True) for name, method in methods.items()}
             elif isinstance(getattr(wrapped, "deterministic", None), bool):
                 wrapped.deterministic = True
             else:
-                raise _no_mode(name_of(wrapped))
-        self._get_action, self._get_actions = get_action or self._one_row, get_actions
-        self.row_by_row = self.row_by_row or get_actions is None
+                raise _not_deterministic(self._name)
+        self._get_action: Callable[..., Any] = methods.get("get_action", self._act_on_one_row)
+        self._get_actions = methods.get("get_actions")
+        self.row_by_row = self.row_by_row or self._get_actions is None
 
     def get_action(self, observation: Any) -> ActionAndInfo:
         result: ActionAndInfo = self._get_action(observation)
         if not is_action_and_info(result):
-            raise _not_a_pair(f"{name_of(self.wrapped)}.get_action", "action", result)
+            raise _not_a_pair(f"{self._name}.get_action", "action", result)
         return result
 
     def get_actions(self, observations: Tree) -> ActionsAndInfos:
         if self._get_actions is None:
             return super().get_actions(observations)
         result: ActionsAndInfos = self._get_actions(observations)
-        what = f"{name_of(self.wrapped)}.get_actions"
+        method = f"{self._name}.get_actions"
         if not is_action_and_info(result):
-            raise _not_a_pair(what, "actions", result)
-        _check_rows(what, self._actions, result[0], result[1], count_rows(observations))
+            raise _not_a_pair(method, "actions", result)
+        _check_rows(method, self._actions, result[0], result[1], count_rows(observations))
         return result
 
-    def _one_row(self, observation: Any) -> ActionAndInfo:
+    def _act_on_one_row(self, observation: Any) -> ActionAndInfo:
         actions, infos = self.get_actions(self._observations.stack([observation]))
         return self._actions.split(actions)[0], _first_row(infos)
 
@@ -236,48 +248,51 @@ def _first_row(infos: Mapping[str, Any]) -> Infos:
     return row
 
 
-def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
-    result_text = f"({', '.join(map(named, result))})" if isinstance(result, tuple) else named(result)
+def _not_a_pair(method: str, noun: str, result: Any) -> PolicyError:
+    form = named(result)
+    if isinstance(result, tuple):
+        form = f"({', '.join(map(named, result))})"
     return PolicyError(
-        f"{what} gave {result_text}, expected the pair ({noun}, info), where info is a dictionary",
+        f"{method} gave {form}, expected the pair ({noun}, info), where info is a dictionary",
         code="policy-result",
         hint=f"return ({noun}, {{}}) for no info",
     )
 
 
-def _check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Infos, n_rows: int) -> None:
-    """Check that actions and infos of n observations, which the method `what` gave, have n rows."""
+def _check_rows(method: str, space_rows: SpaceRows, actions: Tree, infos: Infos, n_rows: int) -> None:
+    """Check that the actions and infos that a method returned for n observations have n rows."""
     try:
         columns = space_rows.columns(actions)
     except (TypeError, LookupError) as error:
         raise PolicyError(
-            f"{what} gave {named(actions)}, which has not the structure of the action space",
+            f"{method} gave {named(actions)}, which has not the structure of the action space",
             code="policy-action-structure",
             hint="return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces",
         ) from error
     for column in columns:
-        _check_length(what, "actions", column, n_rows)
-    _check_infos(what, infos, n_rows)
+        _check_length(method, "actions", column, n_rows)
+    _check_infos(method, infos, n_rows)
 
 
-def _check_infos(what: str, infos: Mapping[str, Any], n_rows: int, prefix: str = "") -> None:
+def _check_infos(method: str, infos: Mapping[str, Any], n_rows: int, prefix: str = "") -> None:
     for key, values in infos.items():
         if isinstance(values, Mapping):
-            _check_infos(what, values, n_rows, f"{prefix}{key}.")
+            _check_infos(method, values, n_rows, f"{prefix}{key}.")
         else:
             path = f"{prefix}{key}"
-            _check_length(what, f"values of the info {path!r}", values, n_rows)
+            _check_length(method, f"values of the info {path!r}", values, n_rows)
 
 
-def _check_length(what: str, noun: str, column: Any, n_rows: int) -> None:
+def _check_length(method: str, noun: str, column: Any, n_rows: int) -> None:
     try:
-        # A text has a length, and a set no order.
-        count: int | str = f"{named(column)} as the" if isinstance(column, str | bytes | set) else len(column)
+        # A string has a length, and a set has no order.
+        count = None if isinstance(column, str | bytes | set) else len(column)
     except TypeError:
-        count = f"{named(column)} as the"
+        count = None
     if count != n_rows:
+        amount = f"{named(column)} as the" if count is None else count
         raise PolicyError(
-            f"{what} gave {count} {noun} for {n_rows} observations",
+            f"{method} gave {amount} {noun} for {n_rows} observations",
             code="policy-row-count",
             hint="return arrays with one row an observation, masked where a row has no value",
         )
@@ -297,16 +312,21 @@ class PredictPolicy(_OwnPolicy):
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         super().__init__(wrapped)
-        self._predict, self.resets = wrapped.predict, True
+        self._predict = wrapped.predict
+        self._method = f"{name_of(wrapped)}.predict"
+        self.resets = True
         keywords = ("state", "episode_start", "deterministic")
         self._keywords = [name for name in keywords if _takes_keyword(self._predict, name)]
         if deterministic and "deterministic" not in self._keywords:
-            raise _no_mode(f"{name_of(wrapped)}.predict")
+            raise _not_deterministic(self._method)
         self.takes_masks = _takes_keyword(self._predict, "action_masks", by_name=True)
-        self._keywords += ["action_masks"] if self.takes_masks else []
-        if not deterministic and (redraw_noise := _gsde_noise(wrapped)) is not None:
+        if self.takes_masks:
+            self._keywords.append("action_masks")
+        resample_noise = _gsde_noise(wrapped)
+        if not deterministic and resample_noise is not None:
             # It draws from torch's global generator, which is seeded for the episode right before.
-            self.row_by_row, self.seed = True, lambda _: redraw_noise()
+            self.seed = lambda _: resample_noise()
+            self.row_by_row = True
         self._deterministic = deterministic
         self._is_discrete = isinstance(env_spec.action_space, spaces.Discrete)
         self._is_binary = isinstance(env_spec.action_space, spaces.MultiBinary)
@@ -314,16 +334,20 @@ class PredictPolicy(_OwnPolicy):
         self._state: Any = None
         self._starts = np.ones(1, bool)
 
-    def get_action(self, observation: Any) -> ActionAndInfo:
-        action, infos = self._typed(*self._act(observation, 1))
-        # `predict` gives a 0-d array where a Discrete space has numbers.
-        return (np.asarray(action)[()] if self._is_discrete else action), map_tree(itemgetter(0), infos)
+    def get_action(self, observation: Any, masks: Any = None) -> ActionAndInfo:
+        action, infos = self._typed(*self._act(observation, 1, masks))
+        if self._is_discrete:  # `predict` returns a 0-d array where the space has numbers.
+            action = np.asarray(action)[()]
+        return action, map_tree(itemgetter(0), infos)
 
-    def get_actions(self, observations: Tree) -> ActionsAndInfos:
+    def get_actions(self, observations: Tree, masks: Any = None) -> ActionsAndInfos:
         n_rows = count_rows(observations)
-        actions, infos = self._typed(*self._act(observations, n_rows))
-        _check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, infos, n_rows)
+        actions, infos = self._typed(*self._act(observations, n_rows, masks))
+        _check_rows(self._method, self._actions, actions, infos, n_rows)
         return actions, infos
+
+    act = get_action
+    act_batch = get_actions
 
     def _typed(self, actions: Any, infos: Infos) -> ActionAndInfo:
         # Stable-Baselines3 draws those of a MultiBinary space as floats.
@@ -333,37 +357,40 @@ class PredictPolicy(_OwnPolicy):
 
     def reset(self, do_resets: Array | None = None) -> None:
         super().reset(do_resets)
-        mask = np.ones(len(self._starts), bool) if do_resets is None else do_resets
-        if len(mask) != len(self._starts) or np.all(mask):
-            self._state, self._starts = None, np.ones(len(mask), bool)
+        if do_resets is None:
+            do_resets = np.ones(len(self._starts), bool)
+        if len(do_resets) != len(self._starts) or np.all(do_resets):
+            self._state = None
+            self._starts = np.ones(len(do_resets), bool)
         else:
-            self._starts = self._starts | mask
+            self._starts = np.logical_or(self._starts, do_resets)
 
-    def _act(self, observation: Any, n_rows: int) -> ActionAndInfo:
+    def _act(self, observation: Any, n_rows: int, masks: Any) -> ActionAndInfo:
         """Return the actions, without a first dimension for one observation, and infos of n rows."""
         if len(self._starts) != n_rows:
-            self._state, self._starts = None, np.ones(n_rows, bool)
+            self._state = None
+            self._starts = np.ones(n_rows, bool)
         options = {
             "state": self._state,
             "episode_start": self._starts,
             "deterministic": self._deterministic,
-            "action_masks": self.masks,
+            "action_masks": masks,
         }
         result = self._predict(observation, **{name: options[name] for name in self._keywords})
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
             raise PolicyError(
-                f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)",
+                f"{self._method} gave {named(result)}, expected the pair (action, state)",
                 code="policy-result",
                 hint="return (action, None) for a policy without a state",
             )
         self._state = result[1]
-        # Made anew, since the object may have kept the one it was given.
+        # A new array, since the object may have kept the last one.
         self._starts = np.zeros(n_rows, bool)
         return result[0], {}
 
 
 def _gsde_noise(model: Any) -> Callable[[], Any] | None:
-    """Return what draws a Stable-Baselines3 model's or policy's noise anew; None where it has no gSDE."""
+    """Return the function that resamples gSDE noise, or None if the model or policy does not use gSDE."""
     policy = getattr(model, "policy", model)
     # An actor-critic policy knows whether it explores so; of SAC's and TQC's policies only the actor does.
     is_gsde = any(getattr(part, "use_sde", False) for part in (policy, getattr(policy, "actor", None)))

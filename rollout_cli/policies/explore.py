@@ -19,7 +19,7 @@ from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedP
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding.seeds import derive_seed
 
-_OF_THE_INNER = (
+_INNER_ATTRIBUTES = (
     *("row_wise", "row_by_row", "resets", "methods", "takes_masks"),
     *("acts_alike", "reset", "get_param_values", "set_param_values"),
 )
@@ -30,8 +30,10 @@ class _Exploring(AdaptedPolicy):
 
     def __init__(self, inner: AdaptedPolicy, stream: str, drawn: Space) -> None:
         super().__init__(inner.users_own)
-        self._inner, self._stream, self._random = inner, stream, RandomPolicy(drawn)
-        for name in _OF_THE_INNER:
+        self._inner = inner
+        self._stream = stream
+        self._random = RandomPolicy(drawn)
+        for name in _INNER_ATTRIBUTES:
             setattr(self, name, getattr(inner, name))
 
     def seed(self, seed: int) -> None:
@@ -45,17 +47,18 @@ class _Exploring(AdaptedPolicy):
         derived = [derive_seed(seed, "policy", self._stream) for seed in seeds.tolist()]
         self._random.seed_rows(mask, np.array(derived, np.uint64))
 
-    def get_action(self, observation: Any) -> ActionAndInfo:
-        self._inner.masks = self.masks
-        return self._changed(*self._inner.get_action(observation), self._random.get_action(observation)[0])
+    def get_action(self, observation: Any, masks: Any = None) -> ActionAndInfo:
+        drawn, _ = self._random.get_action(observation)
+        return self._explore(*self._inner.act(observation, masks), drawn)
 
-    def get_actions(self, observations: Tree) -> ActionsAndInfos:
-        self._inner.masks = self.masks
-        return self._changed(
-            *self._inner.get_actions(observations), self._random.get_actions(observations)[0]
-        )
+    def get_actions(self, observations: Tree, masks: Any = None) -> ActionsAndInfos:
+        drawn, _ = self._random.get_actions(observations)
+        return self._explore(*self._inner.act_batch(observations, masks), drawn)
 
-    def _changed(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
+    act = get_action
+    act_batch = get_actions
+
+    def _explore(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         """Return the action and the info, or those of n rows."""
         raise NotImplementedError
 
@@ -71,7 +74,9 @@ class EpsilonPolicy(_Exploring):
     ) -> None:
         share = spaces.Box(0.0, 1.0, (), np.float64)
         super().__init__(inner, stream, spaces.Tuple((share, action_space)))
-        self.trusted, self._epsilon, self._rows = inner.trusted, epsilon, SpaceRows(action_space)
+        self.trusted = inner.trusted
+        self._epsilon = epsilon
+        self._rows = SpaceRows(action_space)
         if self.takes_masks:
             raise PolicyLoadError(
                 "--epsilon draws among all actions, and the policy needs masks of those that are valid",
@@ -79,26 +84,33 @@ class EpsilonPolicy(_Exploring):
                 hint="omit {epsilon}, and let the policy explore by itself",
             )
 
-    def _changed(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
+    def _explore(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         share, uniform = drawn
-        explored = share < self._epsilon
+        explores = share < self._epsilon
+        explored = explores
         before = np.asarray(info.get("explored", False))  # Of a model that explores by itself.
-        counts = before.dtype == bool and before.shape == np.shape(explored)
-        info = {**info, "explored": explored | before if counts else explored}
-        if not np.ndim(explored):
-            return uniform if explored else action, {**info, "explored": bool(info["explored"])}
-        if explored.any():
+        if before.dtype == bool and before.shape == np.shape(explores):
+            explored = np.logical_or(explores, before)
+        if not np.ndim(explores):
+            if explores:
+                action = uniform
+            return action, {**info, "explored": bool(explored)}
+        if explores.any():
             pairs = zip(self._rows.columns(uniform), self._rows.columns(action), strict=True)
-            action = self._rows.tree([_where(explored, *pair) for pair in pairs])
-        return action, info
+            action = self._rows.tree([_replaced(explores, *pair) for pair in pairs])
+        return action, {**info, "explored": explored}
 
 
-def _where(mask: Array, chosen: Array, others: Any) -> Any:
-    if np.shape(others) != chosen.shape:
-        return others  # The recorder refuses them; stretched, they would look like actions of all rows.
-    if isinstance(others, list):  # In one array, a row of another type would decide that of all.
-        return [chosen[row] if drawn else others[row] for row, drawn in enumerate(mask)]
-    return np.where(mask.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, others)
+def _replaced(mask: Array, uniform: Array, actions: Any) -> Any:
+    """Return the actions with the uniform ones in the rows of the mask."""
+    if np.shape(actions) != uniform.shape:
+        return actions  # The recorder refuses them; stretched, they would look like actions of all rows.
+    if isinstance(actions, list):  # In one array, a row of another type would decide that of all.
+        replaced = [*actions]
+        for row in np.flatnonzero(mask):
+            replaced[row] = uniform[row]
+        return replaced
+    return np.where(mask.reshape(-1, *[1] * (uniform.ndim - 1)), uniform, actions)
 
 
 class NoisyPolicy(_Exploring):
@@ -119,7 +131,7 @@ class NoisyPolicy(_Exploring):
         self._space = space
         self._scale = scale * (space.high.astype(float) / 2 - space.low.astype(float) / 2)
 
-    def _changed(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
+    def _explore(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         numbers = np.asarray(action)
         # The recorder says what is wrong with any other action.
         if numbers.dtype.kind in "biuf" and numbers.shape == drawn.shape:

@@ -9,12 +9,14 @@ import contextlib
 import copy
 import sys
 from abc import abstractmethod
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.noise import RowNoise, SeededPolicy, row_noise
 from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, named, own_method
@@ -44,7 +46,7 @@ class NetworkPolicy(SeededPolicy):
     def get_action(self, observation: Any) -> ActionAndInfo:
         batch = self._observations.stack([observation])
         actions, infos = self._act(batch, self.streams.single)
-        return self._actions.split(actions)[0], {name: values[0] for name, values in infos.items()}
+        return self._actions.split(actions)[0], map_tree(itemgetter(0), infos)
 
     def get_actions(self, observations: Tree) -> ActionsAndInfos:
         return self._act(observations, self.streams.sized(count_rows(observations)))
@@ -86,8 +88,11 @@ class NetworkPolicy(SeededPolicy):
             typed = np.asarray(actions.astype(self._action.dtype))
         if typed.dtype.kind == "f" or np.array_equal(typed, actions):
             return typed
-        pairs = [(typed[row, ...], actions[row, ...]) for row in range(n_rows)]
-        return [exact if np.array_equal(exact, action) else action for exact, action in pairs]
+        rows = []
+        for row in range(n_rows):
+            is_exact = np.array_equal(typed[row], actions[row])
+            rows.append((typed if is_exact else actions)[row, ...])
+        return rows
 
 
 def check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
@@ -166,13 +171,15 @@ class TorchPolicy(NetworkPolicy):
         if n_rows not in self._acts_alike:
             space = copy.deepcopy(self._observation_space)  # Nothing is drawn from the space itself.
             space.seed(0)
-            columns = zip(self._observations.leaves, self._observations.columns(space.sample()), strict=True)
-            # Numbers near a distant bound would saturate the module, which hides a difference.
-            sample = [np.clip(value, -1, 1) if leaf.kind == "box" else value for leaf, value in columns]
+            sample = [*self._observations.columns(space.sample())]
+            for place, leaf in enumerate(self._observations.leaves):
+                if leaf.kind == "box":
+                    # Numbers near a distant bound would saturate the module, which hides a difference.
+                    sample[place] = np.clip(sample[place], -1, 1)
             batch = self._tensors(self._observations.stack([self._observations.tree(sample)] * n_rows))
             outputs = []
             with self._torch.no_grad(), contextlib.suppress(Exception):  # The first step raises it again.
-                outputs = _output_tensors(self.wrapped(batch))
+                outputs = [*_output_tensors(self.wrapped(batch))]
             self._acts_alike[n_rows] = bool(outputs) and all(
                 output.shape[:1] == (n_rows,) and bool((output == output[:1]).all()) for output in outputs
             )
@@ -205,23 +212,23 @@ class TorchPolicy(NetworkPolicy):
 
     def _tensors(self, observations: Tree) -> Tree:
         tensors = []
-        for leaf, column in zip(
-            self._observations.leaves, self._observations.columns(observations), strict=True
-        ):
+        columns = self._observations.columns(observations)
+        for leaf, column in zip(self._observations.leaves, columns, strict=True):
             # Copied, as from_numpy warns of arrays that are read-only and would share the others.
             tensor = self._torch.from_numpy(np.array(column))
-            tensors.append(
-                tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype)
-            )
+            dtype = self._dtype if leaf.kind == "box" else tensor.dtype
+            tensors.append(tensor.to(self._device, dtype))
         return self._observations.tree(tensors)
 
 
-def _output_tensors(output: Any) -> list[Any]:
-    """Return the tensor that a module gave, or the parameters of its torch Distribution."""
+def _output_tensors(output: Any) -> Iterator[Any]:
+    """Yield the tensor that a module gave, or the parameters of its torch Distribution."""
     torch: Any = sys.modules["torch"]
-    if isinstance(output, torch.distributions.Distribution):
-        return [tensor for value in vars(output).values() for tensor in _output_tensors(value)]
-    return [output] if isinstance(output, torch.Tensor) else []
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, torch.distributions.Distribution):
+        for value in vars(output).values():
+            yield from _output_tensors(value)
 
 
 def _sample(distribution: Any, numbers: RowNoise, shape: tuple[int, ...]) -> Any:

@@ -22,11 +22,14 @@ Words = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-_MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFTS, _UNUSED_BITS = (np.uint64(30), np.uint64(27), np.uint64(31)), np.uint64(11)
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+_UNUSED_BITS = np.uint64(11)
 _UNIT = 2.0**-53
 
-_STEPS_AHEAD, _NUMBERS_AHEAD = 16, 1 << 17
+_STEPS_AHEAD = 16
+_NUMBERS_AHEAD = 1 << 17
 
 
 def mix_words(words: Words) -> Words:
@@ -70,10 +73,12 @@ class RowNoise(RowStreams):
 
     def __init__(self, n_rows: int, width: int, make: Callable[[Words], Floats]) -> None:
         super().__init__(n_rows)
-        self.width, self._make = width, make
+        self.width = width
+        self._make = make
         self._n_words = 2 * width if make is normal else width
         self._steps = max(1, min(_STEPS_AHEAD, _NUMBERS_AHEAD // max(1, n_rows * width)))
-        self._ahead, self._step = np.empty((n_rows, self._steps, width)), self._steps
+        self._ahead = np.empty((n_rows, self._steps, width))
+        self._step = self._steps
 
     def seed(self, rows: Any, seeds: Any) -> None:
         super().seed(rows, seeds)
@@ -110,7 +115,8 @@ class PolicyStreams:
 
     def __init__(self, new_stream: Callable[[int], Any]) -> None:
         self._new_stream = new_stream
-        self.single, self._batch = new_stream(1), new_stream(0)
+        self.single = new_stream(1)
+        self._batch = new_stream(0)
 
     def seed(self, seed: int) -> None:
         self.single.seed(slice(None), seed)

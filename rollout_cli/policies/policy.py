@@ -7,6 +7,7 @@ has. A PolicySource is where a policy comes from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from rollout_cli.episodes.batch import EnvSpec
@@ -91,13 +92,12 @@ class AdaptedPolicy(Policy):
     # The policy's own methods; None where it has none.
     seed: Callable[[int], Any] | None = None
     seed_rows: Callable[[Array, Array], Any] | None = None
-    takes_masks: bool = False  # A worker must set `masks` before each step.
-    masks: Any = None  # What `env.action_masks()` returns, stacked to (n, ...) for n rows.
+    takes_masks: bool = False  # A worker must pass masks, so it calls `act` or `act_batch`.
 
     def __init__(self, wrapped: Any = None) -> None:
         self.wrapped = wrapped  # The user's own object; None of a built-in policy.
-        verb_pairs = (verbs for verbs in _PARAMETER_VERBS if all(own_method(wrapped, verb) for verb in verbs))
-        self._parameter_verbs = next(verb_pairs, None)
+        find = partial(own_method, wrapped)
+        self._parameter_verbs = next((verbs for verbs in _PARAMETER_VERBS if all(map(find, verbs))), None)
 
     @property
     def users_own(self) -> Any:
@@ -107,6 +107,14 @@ class AdaptedPolicy(Policy):
     def acts_alike(self, n_rows: int) -> bool:  # noqa: ARG002
         """Return whether equal observations get equal actions in each row of a batch of `n_rows`."""
         return self.row_wise
+
+    def act(self, observation: Any, masks: Any) -> ActionAndInfo:  # noqa: ARG002
+        """Act as `get_action` does. `masks` is what `env.action_masks()` returns; None if it takes none."""
+        return self.get_action(observation)
+
+    def act_batch(self, observations: Tree, masks: Any) -> ActionsAndInfos:  # noqa: ARG002
+        """Act as `get_actions` does, with the masks of n rows, stacked to (n, ...)."""
+        return self.get_actions(observations)
 
     def get_actions(self, observations: Tree) -> ActionsAndInfos:  # noqa: ARG002
         raise PolicyError(
@@ -157,8 +165,11 @@ def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
 
 def recorded_spec(record: Record) -> str:
     """Return the SPEC that a dataset's record means: a file by its absolute path, valid in any folder."""
-    scheme, path = record.get("scheme"), record["path"]
-    return str(record["spec"] if path is None else f"{scheme}:{path}" if scheme else path)
+    path = record["path"]
+    if path is None:
+        return str(record["spec"])
+    scheme = record.get("scheme")
+    return f"{scheme}:{path}" if scheme else str(path)
 
 
 def own_method(item: Any, name: str) -> Callable[..., Any] | None:

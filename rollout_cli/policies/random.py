@@ -22,7 +22,8 @@ from rollout_cli.policies.noise import RowStreams, SeededPolicy, Words, uniform
 from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos
 from rollout_cli.seeding.seeds import draw_root_seed
 
-_BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
+_BLOCK_STEPS = 64
+_BLOCK_WORDS = 2_048
 """A block has fewer steps where an action takes many words."""
 
 
@@ -33,7 +34,7 @@ class RandomPolicy(SeededPolicy):
 
     def __init__(self, action_space: Space) -> None:
         rows = SpaceRows(action_space)
-        makers = [maker for maker in map(_column_maker, rows.leaves) if maker is not None]
+        makers = [*filter(None, map(_column_maker, rows.leaves))]
         make: Any = partial(_CountedStream, rows, makers)
         if len(makers) < len(rows.leaves):
             make = partial(_SampledStream, rows, action_space)
@@ -58,20 +59,21 @@ class _CountedStream(RowStreams):
 
     def __init__(self, rows: SpaceRows, makers: Sequence[Callable[[Words], Array]], n_rows: int) -> None:
         super().__init__(n_rows)
-        self._rows, self._makers = rows, makers
+        self._rows = rows
+        self._makers = makers
         self._edges = [0, *accumulate(math.prod(leaf.shape) for leaf in rows.leaves)]
         self._block_steps = max(1, min(_BLOCK_STEPS, _BLOCK_WORDS // max(1, self._edges[-1])))
 
     def draw(self) -> Tree:
         """Return the next action of each row, a tree of arrays (n, *shape)."""
-        return self._of_words(self.words(self._edges[-1]))
+        return self._actions(self.words(self._edges[-1]))
 
     def block(self) -> list[Any]:
         """Return some of the next actions of a stream of one row."""
         words = self.words(self._edges[-1] * self._block_steps)
-        return self._rows.split(self._of_words(words.reshape(self._block_steps, self._edges[-1])))
+        return self._rows.split(self._actions(words.reshape(self._block_steps, self._edges[-1])))
 
-    def _of_words(self, words: Words) -> Tree:
+    def _actions(self, words: Words) -> Tree:
         if len(self._makers) == 1:
             return self._rows.tree([self._makers[0](words)])
         columns = zip(self._makers, pairwise(self._edges), strict=True)
@@ -79,7 +81,7 @@ class _CountedStream(RowStreams):
 
 
 class _SampledStream:
-    """The same, sampled by copies of the space, one a row: for texts, unbounded boxes and foreign spaces."""
+    """The same, sampled with one copy of the space per row (strings, unbounded boxes, custom spaces)."""
 
     def __init__(self, rows: SpaceRows, space: Space, n_rows: int) -> None:
         self._rows = rows
@@ -108,20 +110,21 @@ _WIDEST_SPAN = 2**32
 
 
 def _column_maker(leaf: Leaf) -> Callable[[Words], Array] | None:
-    """Return what makes a leaf's column (k, *shape) of words (k, size); None if only its own space can."""
+    """Return the function from words (k, size) to a leaf's column (k, *shape); None if only a space can."""
     if leaf.bounds is None:
         return None
     low, high = leaf.bounds
     if leaf.dtype.kind == "f":
-        is_bounded = np.isfinite(low).all() and np.isfinite(high).all()
-        return partial(_uniform_column, leaf, low.astype(float), high.astype(float)) if is_bounded else None
+        if not np.isfinite([low, high]).all():
+            return None
+        return partial(_uniform_column, leaf, low.astype(float), high.astype(float))
     # Python's integers, since the span of all 64-bit numbers is one too many for any of numpy's.
     lows = np.asarray(low, object)
     spans = np.asarray(np.asarray(high, object) - lows + 1, object)
     if max(spans.ravel().tolist(), default=1) > _WIDEST_SPAN:
         return None
-    least = np.asarray(lows % 2**64).astype(np.uint64) if lows.any() else None
-    return partial(_integer_column, leaf, least, spans.astype(np.uint64))
+    offsets = np.asarray(lows % 2**64).astype(np.uint64) if lows.any() else None
+    return partial(_integer_column, leaf, offsets, spans.astype(np.uint64))
 
 
 def _uniform_column(leaf: Leaf, low: Array, high: Array, words: Words) -> Array:
@@ -130,22 +133,22 @@ def _uniform_column(leaf: Leaf, low: Array, high: Array, words: Words) -> Array:
     return np.asarray(np.clip(low * (1.0 - share) + high * share, low, high), leaf.dtype)
 
 
-def _integer_column(leaf: Leaf, low: Words | None, span: Words, words: Words) -> Array:
+def _integer_column(leaf: Leaf, offsets: Words | None, spans: Words, words: Words) -> Array:
     numbers = words.reshape(len(words), *leaf.shape) >> _HALF
-    numbers *= span
+    numbers *= spans
     numbers >>= _HALF
-    if low is not None:
-        numbers += low  # Modulo 2**64, as negative bounds are kept.
+    if offsets is not None:
+        numbers += offsets  # Modulo 2**64, as negative bounds are kept.
     return numbers.view(np.int64).astype(leaf.dtype, copy=False)
 
 
 class RandomSource:
     """The source of the built-in random policy; raise PolicyLoadError for any argument, as in `random:3`."""
 
-    def __init__(self, rest: str, options: Keywords) -> None:
-        if rest or options:
+    def __init__(self, argument: str, options: Keywords) -> None:
+        if argument or options:
             raise PolicyLoadError(
-                f"the random policy takes nothing after its name, but got {rest or options!r}",
+                f"the random policy takes nothing after its name, but got {argument or options!r}",
                 code="policy-options",
                 hint="use `random`",
             )

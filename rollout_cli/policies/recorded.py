@@ -67,7 +67,10 @@ class RecordedSource:
         """Return its record; the hash is that of the actions, and of which episode they belong to."""
         digest = sha256(repr(sorted(self.steps.items())).encode())
         for column in self.columns:
-            digest.update(repr(column.tolist()).encode() if column.dtype == object else column.tobytes())
+            if column.dtype == object:
+                digest.update(repr(column.tolist()).encode())
+            else:
+                digest.update(column.tobytes())
         return {"scheme": "replay", "path": self.path, "sha256": digest.hexdigest(), "options": {}}
 
 
@@ -78,7 +81,8 @@ class RecordedPolicy(AdaptedPolicy):
 
     def __init__(self, source: RecordedSource) -> None:
         super().__init__()
-        self._source, self._rows = source, SpaceRows(source.action_space)
+        self._source = source
+        self._rows = SpaceRows(source.action_space)
         self._actions: Iterator[Any] = iter(())
 
     def seed(self, seed: int) -> None:

@@ -53,7 +53,7 @@ MakeSource = Callable[[str, Keywords], PolicySource]
 SCHEMES: dict[str, MakeSource] = {
     "random": RandomSource,
     "constant": ConstantSource.of,
-    "mix": lambda rest, options: MixSource.of(rest, options, policy_source),
+    "mix": lambda argument, options: MixSource.of(argument, options, policy_source),
     "d3rlpy": D3RLPY,
     "onnx": ONNX,
     "rllib": RLLIB,
@@ -63,7 +63,7 @@ SCHEMES: dict[str, MakeSource] = {
     "torchscript": TORCHSCRIPT,
     "zoo": ZOO,
 }
-"""From the scheme, before a SPEC's first colon, to what makes a source of the rest and of the options.
+"""Functions that make a source from the argument after a SPEC's first colon, and options; by scheme.
 
 Packages add theirs by entry points of the group `rollout.policies`, such as a `FileScheme`.
 """
@@ -93,8 +93,12 @@ class UserPolicySource:
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> Record:
-        hashed = {"path": self.source.path, "sha256": self.source.sha256}
-        return {"scheme": None, **hashed, "options": dict(self.options)}
+        return {
+            "scheme": None,
+            "path": self.source.path,
+            "sha256": self.source.sha256,
+            "options": dict(self.options),
+        }
 
 
 def loads_torch(source: PolicySource) -> bool:
@@ -102,8 +106,8 @@ def loads_torch(source: PolicySource) -> bool:
     match source:
         case ExploringSource(inner):
             return loads_torch(inner)
-        case MixSource(sources=parts):
-            return any(map(loads_torch, parts))
+        case MixSource(sources):
+            return any(map(loads_torch, sources))
         case FilePolicySource(scheme):
             return "torch" in scheme.needs
         case UserPolicySource(Source(data=None, file=Path() as file)):
@@ -127,13 +131,16 @@ def policy_source(spec: str, options: Keywords | None = None, *, sha256: str | N
         PolicyLoadError: If it names nothing, or a missing file or module, or a file with another hash.
         UsageError: If a hash is given and it names no file, or if SPEC and options differ about one option.
     """
-    scheme, _, rest = spec.partition(":")
-    make, options = _scheme(scheme), options or {}
-    if isinstance(make, FileScheme):
-        rest, options = _with_options(rest, options)
-    elif make is None:
+    scheme, _, argument = spec.partition(":")
+    options = options or {}
+    make = _scheme(scheme)
+    if make is None:
         spec, options = _with_options(spec, options)
-    source = make(rest, options) if make is not None else _source_without_scheme(spec, options)
+        source = _source_without_scheme(spec, options)
+    else:
+        if isinstance(make, FileScheme):
+            argument, options = _with_options(argument, options)
+        source = make(argument, options)
     if sha256 is not None:
         _check_hash(spec, source.describe(), sha256.lower())
     return source
@@ -145,7 +152,7 @@ def _with_options(name: str, options: Keywords) -> tuple[str, Keywords]:
         return name, options  # The question mark is part of it.
     file, further = parted(name, "the policy")
     for key, value in further.items():
-        if key in options and _placed(options[key]) != _placed(value):
+        if key in options and _as_path(options[key]) != _as_path(value):
             raise UsageError(
                 f"the policy {name!r} has {key}={value}, and the option {key} is {options[key]!r} too",
                 code="policy-options-conflict",
@@ -154,8 +161,8 @@ def _with_options(name: str, options: Keywords) -> tuple[str, Keywords]:
     return file, {**further, **options}
 
 
-def _placed(value: Any) -> Any:
-    """Return a text as the path that it is where it names a file: a record has absolute ones."""
+def _as_path(value: Any) -> Any:
+    """Return a string as the absolute path that it may be: records have those."""
     return str(Path.cwd() / value) if isinstance(value, str) else value
 
 
@@ -184,8 +191,8 @@ def _source_without_scheme(spec: str, options: Keywords) -> PolicySource:
         )
     make = _scheme(kind)
     if make is None:
-        what, hint = ADVICE[kind]
-        raise PolicyLoadError(f"{spec!r} is {what}", code="policy-unknown", hint=hint)
+        description, hint = ADVICE[kind]
+        raise PolicyLoadError(f"{spec!r} is {description}", code="policy-unknown", hint=hint)
     return make(spec, options)
 
 
@@ -235,7 +242,7 @@ def pack_policy(spec: str) -> PackedPolicy:
             code="pickle-failed",
             hint="build what cannot be pickled in a factory, and pack the factory",
         ),
-        _by_value(source),
+        _pickling_by_value(source),
     ):
         data = cloudpickle.dumps(item)
     with reporting(
@@ -245,10 +252,10 @@ def pack_policy(spec: str) -> PackedPolicy:
         hint="an object's own __reduce__ or __setstate__ may be at fault",
     ):
         pickle.loads(data)  # noqa: S301 - the bytes were made just now
-    return PackedPolicy(data, policy_class(item), _reads(item))
+    return PackedPolicy(data, policy_class(item), _files_read_by(item))
 
 
-def _reads(item: Any) -> tuple[str, ...] | None:
+def _files_read_by(item: Any) -> tuple[str, ...] | None:
     """Return the files that a class or factory reads when called; None where it cannot be called here."""
     watch = FileWatch(PinRules())
     try:
@@ -263,7 +270,7 @@ def _reads(item: Any) -> tuple[str, ...] | None:
 
 
 @contextlib.contextmanager
-def _by_value(source: Source) -> Iterator[None]:
+def _pickling_by_value(source: Source) -> Iterator[None]:
     """Let cloudpickle pickle by value the named module and the loaded ones below the working folder."""
     folder = Path(source.folder or "").resolve()
     modules = [
@@ -279,8 +286,9 @@ def _by_value(source: Source) -> Iterator[None]:
 
 def _is_own(module: ModuleType, folder: Path) -> bool:
     # A virtual environment often lies below the working folder; its packages are not the user's own code.
-    origin, top = getattr(module, "__file__", None), module.__name__.partition(".")[0]
-    if not origin or top == "rollout_cli" or top in sys.stdlib_module_names:
+    origin = getattr(module, "__file__", None)
+    package = module.__name__.partition(".")[0]
+    if not origin or package == "rollout_cli" or package in sys.stdlib_module_names:
         return False
     path = Path(origin).resolve()
     return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & {*path.parts}

@@ -16,8 +16,9 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import (
     SpaceRows,
     count_rows,
+    differences,
     empty_column,
-    leaf_getters,
+    leaf_getter,
     map_tree,
     space_leaves,
     unflatten,
@@ -101,7 +102,7 @@ def test_flatten_and_back(space: gymnasium.Space[Any]) -> None:
         for leaf, value in zip(space_leaves(space), values, strict=True)
         if leaf.kind != "sequence"
     ]
-    assert repr(values) == repr(tuple(get(sample) for get in leaf_getters(space)))
+    assert repr(values) == repr(tuple(get(sample) for get in map(leaf_getter, space_leaves(space))))
     assert repr(sample) == repr(unflatten(space, values))
 
 
@@ -201,3 +202,16 @@ def plain(space: gymnasium.Space[Any], sample: Any) -> list[Any]:
     """Return a sample's leaves as Python's own numbers, lists and texts."""
     values = SpaceRows(space).columns(sample)
     return [np.array(value).tolist() for value in values]
+
+
+def test_differences_name_the_parts_of_dict_spaces() -> None:
+    """Dicts of the same keys are compared by key, in any order; other spaces as a whole."""
+    box, wide, bits = spaces.Box(0, 1, (2,)), spaces.Box(0, 1, (3,)), spaces.MultiBinary(3)
+    first = spaces.Dict({"a": box, "b": spaces.Dict({"c": box, "d": bits})})
+    second = spaces.Dict([("b", spaces.Dict({"c": wide, "d": spaces.MultiBinary((3,))})), ("a", box)])
+    assert [("x 'b' 'c'", box, wide)] == [*differences("x", first, second)]
+    assert [] == [*differences("x", first, first)]
+    other = spaces.Dict({"a": box})
+    assert [("x", first, other)] == [*differences("x", first, other)]
+    pair = spaces.Tuple([box, bits])
+    assert [("x", pair, box)] == [*differences("x", pair, box)]

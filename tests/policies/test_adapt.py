@@ -354,7 +354,7 @@ class Maskable(Predicting):
 
 
 def test_masks_go_to_a_predict_that_names_them() -> None:
-    """Those that the worker has set; one that takes any keyword is not given them."""
+    """Those that the worker passes; one that takes any keyword is not given them."""
 
     class Anything:
         def predict(self, observation: Any, **given: Any) -> Any:
@@ -362,12 +362,11 @@ def test_masks_go_to_a_predict_that_names_them() -> None:
             return np.int64(0), None
 
     policy = adapt_policy(Maskable(), ENV_SPEC)
-    policy.masks = np.array([False, False, True, False])
-    assert (True, 2) == (policy.takes_masks, policy.get_action(OBSERVATION)[0])
-    policy.masks = np.array([[False, True, False, False], [True, False, False, False]])
-    assert [1, 0] == policy.get_actions(BATCH)[0].tolist()
+    masks = np.array([[False, True, False, False], [True, False, False, False]])
+    assert (True, 1) == (policy.takes_masks, policy.act(OBSERVATION, masks[0])[0])
+    assert [1, 0] == policy.act_batch(BATCH, masks)[0].tolist()
     other = adapt_policy(Anything(), ENV_SPEC)
-    assert (False, 0) == (other.takes_masks, other.get_action(OBSERVATION)[0])
+    assert (False, 0) == (other.takes_masks, other.act(OBSERVATION, masks[0])[0])
 
 
 class Exploring(Predicting):

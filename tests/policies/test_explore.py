@@ -223,9 +223,8 @@ def test_a_policy_that_needs_masks_gets_no_uniform_actions() -> None:
     """They might be invalid; noise hands the masks on."""
     inner = ConstantPolicy(BOX, BOX.low)
     inner.takes_masks = True
+    inner.act = lambda observation, masks: (BOX.low, {"masks": masks})  # type: ignore[method-assign]
     policy = NoisyPolicy(inner, BOX, 0.1)
-    policy.masks = "masks"
-    policy.get_action(0.0)
-    assert (True, "masks") == (policy.takes_masks, inner.masks)
+    assert (True, {"masks": "masks"}) == (policy.takes_masks, policy.act(0.0, "masks")[1])
     with raises(PolicyLoadError, "policy-masks"):
         EpsilonPolicy(inner, BOX, 0.1)

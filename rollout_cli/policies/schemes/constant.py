@@ -24,7 +24,8 @@ class ConstantPolicy(AdaptedPolicy):
 
     def __init__(self, action_space: Space, action: Any) -> None:
         super().__init__()
-        self._rows, self._action = SpaceRows(action_space), action
+        self._rows = SpaceRows(action_space)
+        self._action = action
 
     def get_action(self, observation: Any) -> ActionAndInfo:  # noqa: ARG002
         return copy.deepcopy(self._action), {}  # An environment may write into the action that it gets.
@@ -37,11 +38,11 @@ class ConstantPolicy(AdaptedPolicy):
 class ConstantSource:
     """The source of `constant:VALUE`, where VALUE is a literal of TOML: an action as plain values."""
 
-    text: str
+    literal: str
     value: Any
 
     @classmethod
-    def of(cls, text: str, options: Keywords) -> ConstantSource:
+    def of(cls, literal: str, options: Keywords) -> ConstantSource:
         """Read the value; PolicyLoadError where it is no literal, or where there are options."""
         if options:
             raise PolicyLoadError(
@@ -50,10 +51,10 @@ class ConstantSource:
                 hint="write the action after the colon",
             )
         try:
-            return cls(text, tomllib.loads(f"value = {text}")["value"])
+            return cls(literal, tomllib.loads(f"value = {literal}")["value"])
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise PolicyLoadError(
-                f"the policy constant:{text} holds no value of TOML",
+                f"the policy constant:{literal} holds no value of TOML",
                 code="policy-spec",
                 hint="write the action, such as constant:0 or 'constant:[0.1, -0.2]'",
             ) from error
@@ -67,7 +68,7 @@ class ConstantSource:
             action = None
         if action is None or not space.contains(action):
             raise PolicyLoadError(
-                f"{self.text} is not an action of {space}",
+                f"{self.literal} is not an action of {space}",
                 code="policy-action",
                 hint="write one as plain values: lists for arrays and tuples, tables for dictionaries",
             )

@@ -55,7 +55,7 @@ class D3rlpyPolicy(NetworkPolicy):
 
     def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         columns = [
-            column.reshape(len(numbers), -1) if column.ndim == 1 else column
+            column.reshape(len(column), *column.shape[1:] or (1,))
             for column in self._observations.columns(observations)
         ]
         actions = self.wrapped.predict(columns[0] if len(columns) == 1 else columns)
@@ -64,23 +64,25 @@ class D3rlpyPolicy(NetworkPolicy):
         return self._typed(actions.reshape(len(numbers), *self._action.shape), len(numbers)), {}
 
 
-def _plain(shape: Any) -> list[Any]:
-    """Return a shape, or several of them, as lists."""
-    return [_plain(part) if isinstance(part, list | tuple) else int(part) for part in shape]
+def _plain(shape: Any) -> Any:
+    """Return a shape, or several of them, as lists of integers."""
+    if isinstance(shape, list | tuple):
+        return list(map(_plain, shape))
+    return int(shape)
 
 
-def _check(what: str, saved: list[Any], expected: list[Any]) -> None:
+def _check(name: str, saved: list[Any], expected: list[Any]) -> None:
     if saved != expected:
         raise PolicyLoadError(
-            f"the {what} of the model are {saved}, those of the environment {expected}",
+            f"the {name} of the model are {saved}, those of the environment {expected}",
             code="policy-space",
             hint="give the environment the arguments and wrappers that the model was trained with",
         )
 
 
 def _contents(files: PolicyFiles) -> Record:
-    contents = restricted_loads(files.data, trust=False, allowed=_NOTHING)
-    return {name: contents[name] for name in ("torch", "config", "version")}
+    contents: Record = restricted_loads(files.data, trust=False, allowed=_NOTHING)
+    return contents
 
 
 def _load(

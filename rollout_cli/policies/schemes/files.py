@@ -51,8 +51,10 @@ def read_files(spec: str, others: Mapping[str, Path]) -> PolicyFiles:
     if not Path(spec).is_dir():
         sources = {"": Source.read(spec, PolicyLoadError), **sources}
     lines = "".join(f"{source.sha256}  {name}\n" for name, source in sorted(sources.items()))
+    digest = sha256(lines.encode()).hexdigest()
+    if sources.keys() == {""}:
+        digest = str(sources[""].sha256)
     contents = {name: source.data or b"" for name, source in sources.items()}
-    digest = str(sources[""].sha256) if sources.keys() == {""} else sha256(lines.encode()).hexdigest()
     return PolicyFiles(str(Path.cwd() / spec), contents, str(Path.cwd()), digest)
 
 
@@ -89,7 +91,7 @@ def _nothing(_: Any) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class FileScheme:
-    """A kind of policy file. Called with the rest of a SPEC and with options, it returns a source.
+    """A kind of policy file. Called with the path in a SPEC and with options, it returns a source.
 
     Attributes:
         name: What stands before the colon of a SPEC.
@@ -115,19 +117,22 @@ class FileScheme:
     about: Callable[[PolicyFiles], Record] = _nothing
     trained_in: Callable[[PolicyFiles], TrainingEnv] | None = None
 
-    def __call__(self, rest: str, options: Keywords) -> FilePolicySource:
+    def __call__(self, path: str, options: Keywords) -> FilePolicySource:
         """Read the files; PolicyLoadError for a missing one, or an option that it does not take."""
-        if not rest or (Path(rest).is_dir() and not self.takes_folder):
+        if not path or (Path(path).is_dir() and not self.takes_folder):
             raise PolicyLoadError(
-                f"the policy {self.name}:{rest} names no file",
+                f"the policy {self.name}:{path} names no file",
                 code="policy-spec",
                 hint=f"{self.name}:{'FOLDER' if self.takes_folder else 'FILE'} is {self.summary}",
             )
+        others = {}
+        absolute = {}
         for name, value in options.items():
             self._check_option(name, value)
-        named = {name: Path(value) for name, value in options.items() if self.options[name] is Path}
-        files = read_files(rest, {**self.beside(Path(rest)), **named})
-        absolute = {name: str(Path.cwd() / path) for name, path in named.items()}
+            if self.options[name] is Path:
+                others[name] = Path(value)
+                absolute[name] = str(Path.cwd() / value)
+        files = read_files(path, {**self.beside(Path(path)), **others})
         return FilePolicySource(self, files, {**options, **absolute})
 
     def _check_option(self, name: str, value: Any) -> None:
@@ -137,13 +142,14 @@ class FileScheme:
                 code="policy-options",
                 hint=misspelt(name, self.options) or f"it takes: {', '.join(self.options) or 'none'}",
             )
-        kind = str if self.options[name] is Path else self.options[name]
+        option_type = self.options[name]
+        kind = str if option_type is Path else option_type
         if type(value) is not kind:
             raise PolicyLoadError(
                 f"the option {name} of the policy scheme {self.name} must be a {kind.__name__}, "
                 f"got {value!r}",
                 code="policy-options",
-                hint=f"for example: {{policy_kwargs={name}={_EXAMPLES[self.options[name]]}}}",
+                hint=f"for example: {{policy_kwargs={name}={_EXAMPLES[option_type]}}}",
             )
 
 
@@ -164,8 +170,10 @@ class FilePolicySource:
         Raises:
             PolicyLoadError: If they say it, and it cannot be made again.
         """
+        if self.scheme.trained_in is None:
+            return None
         with self._reporting():
-            return self.scheme.trained_in(self.files) if self.scheme.trained_in is not None else None
+            return self.scheme.trained_in(self.files)
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         # The working folder may be a stranger's: it has no part in what the file alone may not run.
@@ -179,9 +187,14 @@ class FilePolicySource:
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> Record:
-        record = {"path": self.files.path, "sha256": self.files.sha256, "options": dict(self.options)}
         with self._reporting():
-            return {"scheme": self.scheme.name, **record, **self.scheme.about(self.files)}
+            return {
+                "scheme": self.scheme.name,
+                "path": self.files.path,
+                "sha256": self.files.sha256,
+                "options": dict(self.options),
+                **self.scheme.about(self.files),
+            }
 
     def _reporting(self) -> AbstractContextManager[None]:
         return reporting(

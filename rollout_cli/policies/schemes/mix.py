@@ -28,31 +28,33 @@ _PRECISION = 1e-9
 class MixPolicy(AdaptedPolicy):
     """Acts as one of its components does; which one, follows from an episode's seed. It needs a `seed` first.
 
-    The component gets the very seed that it would get alone. The info `component` is its place, from 0.
+    The component gets the very seed that it would get alone. The info `component` is its index, from 0.
     """
 
     row_by_row = resets = True
 
     def __init__(self, components: Sequence[AdaptedPolicy], weights: Sequence[float]) -> None:
         super().__init__()
-        self._components, self._edges = components, list(accumulate(weights))[:-1]
-        self._place, self._chosen = 0, components[0]
+        self._components = components
+        self._edges = list(accumulate(weights))[:-1]
+        self._index = 0
         self.trusted = all(component.trusted for component in components)
         self.takes_masks = any(component.takes_masks for component in components)
 
     def seed(self, seed: int) -> None:
-        self._place = bisect_right(self._edges, derive_seed(seed, "policy", "mix") / 2**64)
-        self._chosen = self._components[self._place]
-        if self._chosen.seed is not None:
-            self._chosen.seed(seed)
+        self._index = bisect_right(self._edges, derive_seed(seed, "policy", "mix") / 2**64)
+        component = self._components[self._index]
+        if component.seed is not None:
+            component.seed(seed)
 
     def reset(self, do_resets: Array | None = None) -> None:
-        self._chosen.reset(do_resets)
+        self._components[self._index].reset(do_resets)
 
-    def get_action(self, observation: Any) -> ActionAndInfo:
-        self._chosen.masks = self.masks
-        action, info = self._chosen.get_action(observation)
-        return action, {**info, "component": self._place}
+    def get_action(self, observation: Any, masks: Any = None) -> ActionAndInfo:
+        action, info = self._components[self._index].act(observation, masks)
+        return action, {**info, "component": self._index}
+
+    act = get_action
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class MixSource:
     @classmethod
     def of(
         cls,
-        text: str,
+        mixture: str,
         options: Keywords,
         find: Callable[[str, Keywords], PolicySource],
     ) -> MixSource:
@@ -82,29 +84,34 @@ class MixSource:
         Raises:
             PolicyLoadError: If it is no such sum, its weights do not sum to 1, or a component names nothing.
         """
-        matches = [re.fullmatch(rf"({_WEIGHT})\*(.+)", part) for part in re.split(_PLUS, text)]
-        if None in matches:
-            raise PolicyLoadError(
-                f"mix:{text} is no sum of weighted policies", code="policy-spec", hint=_EXAMPLE
-            )
-        parts = {f"component{place}": match.groups() for place, match in enumerate(filter(None, matches))}
+        parts = {}
+        for index, term in enumerate(re.split(_PLUS, mixture)):
+            match = re.fullmatch(rf"({_WEIGHT})\*(.+)", term)
+            if match is None:
+                raise PolicyLoadError(
+                    f"mix:{mixture} is no sum of weighted policies", code="policy-spec", hint=_EXAMPLE
+                )
+            parts[f"component{index}"] = match.groups()
         total = math.fsum(float(weight) for weight, _ in parts.values())
         if abs(total - 1.0) > _PRECISION:
             raise PolicyLoadError(
-                f"the weights of mix:{text} sum to {total:.12g}, not to 1", code="mix-weights", hint=_EXAMPLE
+                f"the weights of mix:{mixture} sum to {total:.12g}, not to 1",
+                code="mix-weights",
+                hint=_EXAMPLE,
             )
         for name, value in options.items():
             if name not in parts or not isinstance(value, Mapping):
                 raise PolicyLoadError(
-                    f"mix:{text} takes no option {name!r} with the value {value!r}",
+                    f"mix:{mixture} takes no option {name!r} with the value {value!r}",
                     code="policy-options",
                     hint="a component takes its own as a table: {policy_kwargs='component0={scale = 2}'}",
                 )
-        sources = [find(spec, options.get(name, {})) for name, (_, spec) in parts.items()]
-        records = [
-            {"weight": float(weight), "spec": spec, **source.describe()}
-            for (weight, spec), source in zip(parts.values(), sources, strict=True)
-        ]
+        sources = []
+        records = []
+        for name, (weight, spec) in parts.items():
+            source = find(spec, options.get(name, {}))
+            sources.append(source)
+            records.append({"weight": float(weight), "spec": spec, **source.describe()})
         return cls(tuple(sources), tuple(records))
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> MixPolicy:
@@ -113,16 +120,20 @@ class MixSource:
 
     def describe(self) -> Record:
         """Return its record: `path` is the sum, `sha256` covers all components, whose records it has too."""
-        # Where a component is a file, its content counts, and not its place.
-        hashed = [
-            [record["weight"], record["scheme"], record["sha256"], record["path"] is None and record["spec"]]
-            for record in self.records
-        ]
-        options = {f"component{place}": record["options"] for place, record in enumerate(self.records)}
+        terms = []
+        hashed = []
+        options = {}
+        for index, record in enumerate(self.records):
+            terms.append(f"{record['weight']!r}*{recorded_spec(record)}")
+            # Where a component is a file, its content counts, and not its path.
+            spec = record["path"] is None and record["spec"]
+            hashed.append([record["weight"], record["scheme"], record["sha256"], spec])
+            if record["options"]:
+                options[f"component{index}"] = record["options"]
         return {
             "scheme": "mix",
-            "path": "+".join(f"{record['weight']!r}*{recorded_spec(record)}" for record in self.records),
+            "path": "+".join(terms),
             "sha256": sha256(json.dumps(hashed).encode()).hexdigest(),
-            "options": {name: held for name, held in options.items() if held},
-            "components": [dict(record) for record in self.records],
+            "options": options,
+            "components": list(map(dict, self.records)),
         }

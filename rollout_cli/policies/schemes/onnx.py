@@ -33,9 +33,9 @@ _DTYPES = {"float": "float32", "double": "float64"}
 """Of the types of inputs, where numpy has other names."""
 
 
-def _field(tag: bytes, text: str) -> bytes:
-    """Return a field of a protobuf that holds a short text."""
-    return tag + bytes([len(text)]) + text.encode()
+def _field(tag: bytes, string: str) -> bytes:
+    """Return a field of a protobuf that holds a short string."""
+    return tag + bytes([len(string)]) + string.encode()
 
 
 def _external_files(path: Path) -> Mapping[str, Path]:
@@ -96,7 +96,8 @@ class OnnxPolicy(NetworkPolicy):
         is_scaled: bool,
         draws: bool,
     ) -> None:
-        self._make_session, self._draws = make_session, draws
+        self._make_session = make_session
+        self._draws = draws
         self._is_scaled = is_scaled
         super().__init__(make_session(0), env_spec, deterministic=deterministic)
         if is_scaled and not (self._action.kind == "box" and self._space.is_bounded()):
@@ -106,17 +107,25 @@ class OnnxPolicy(NetworkPolicy):
                 hint="omit scale",
             )
         outputs = [output.name for output in self.wrapped.get_outputs()]
-        inputs = {node.name: node for node in self.wrapped.get_inputs()}
-        states = {name: f"{name[:-3]}_out" for name in inputs if name.endswith("_in")}
-        self._states = {name: output for name, output in states.items() if output in outputs}
-        self._zeros = {name: _zeros(inputs[name]) for name in self._states}
-        self._state = self._zeros
-        self._wanted = [next(name for name in outputs if name not in states.values()), *self._states.values()]
-        self._seen = [node for name, node in inputs.items() if name not in self._states]
-        self._columns = _order([node.name for node in self._seen], self._observations)
-        is_fixed = any(type(node.shape[0]) is int for node in self._seen if node.shape)
-        self.row_by_row = bool(self._states) or draws or is_fixed
-        self.resets = bool(self._states)
+        self._first_state = {}
+        state_outputs = []
+        inputs = {}
+        for node in self.wrapped.get_inputs():
+            output = f"{node.name[:-3]}_out"
+            if node.name.endswith("_in") and output in outputs:
+                self._first_state[node.name] = _zeros(node)
+                state_outputs.append(output)
+            else:
+                inputs[node.name] = node
+        self._state = self._first_state
+        self._outputs = [next(name for name in outputs if name not in state_outputs), *state_outputs]
+        places = _leaf_indices([*inputs], self._observations)
+        self._inputs = [
+            (name, place, _dtype(inputs[name])) for name, place in zip(inputs, places, strict=True)
+        ]
+        is_fixed = any(type(node.shape[0]) is int for node in inputs.values() if node.shape)
+        self.resets = bool(state_outputs)
+        self.row_by_row = self.resets or draws or is_fixed
 
     def seed(self, seed: int) -> None:
         super().seed(seed)
@@ -124,16 +133,13 @@ class OnnxPolicy(NetworkPolicy):
             self.wrapped = self._make_session(seed)
 
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
-        self._state = self._zeros
+        self._state = self._first_state
 
     def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
         columns = self._observations.columns(observations)
-        feed = {
-            node.name: np.asarray(columns[place], _dtype(node))
-            for node, place in zip(self._seen, self._columns, strict=True)
-        }
-        output, *state = self.wrapped.run(self._wanted, {**feed, **self._state})
-        self._state = dict(zip(self._states, state, strict=True))
+        feed = {name: np.asarray(columns[place], dtype) for name, place, dtype in self._inputs}
+        output, *state = self.wrapped.run(self._outputs, {**feed, **self._state})
+        self._state = dict(zip(self._first_state, state, strict=True))
         if self._action.kind == "discrete" and output.dtype.kind == "f":
             return self._choose(np.asarray(output, np.float64), numbers), {}
         if output.dtype.kind == "f" and self._action.kind != "box":
@@ -158,10 +164,14 @@ def _dtype(node: Any) -> str:
 
 def _zeros(node: Any) -> Array:
     """Return the first state, whose free dimensions are of one row."""
-    return np.zeros([size if type(size) is int else 1 for size in node.shape], _dtype(node))
+    shape = [*node.shape]
+    for axis, size in enumerate(shape):
+        if type(size) is not int:
+            shape[axis] = 1
+    return np.zeros(shape, _dtype(node))
 
 
-def _order(names: list[str], observations: SpaceRows) -> list[int]:
+def _leaf_indices(names: list[str], observations: SpaceRows) -> list[int]:
     """Return the place of each input's leaf in the observation space: by its name, if there are several."""
     leaves = [leaf.name for leaf in observations.leaves]
     if len(names) == len(leaves) == 1:

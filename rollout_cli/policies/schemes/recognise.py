@@ -33,8 +33,8 @@ ADVICE = {
 }
 """What a recognised file is, and what to do where no scheme of that name loads it."""
 
-_PICKLE_TEXTS = 20_000
-"""So many are looked at: the names that tell come first."""
+_MAX_STRINGS = 20_000
+"""Number of strings of a pickle that are read; the names that decide come first."""
 _BEGINNINGS = (
     (rb"\x89HDF\r\n\x1a\n", "hdf5"),
     (rb"\x80\x02\x8a\nl\xfc\x9cF\xf9 j", "torch"),  # Of before version 1.6.
@@ -58,8 +58,10 @@ def recognise_folder(folder: Path) -> str | None:
     for name, kind in _FOLDERS.items():
         if (folder / name).exists():
             return kind
-    is_run = any((config.parent / "args.yml").is_file() for config in folder.glob("*/config.yml"))
-    return "zoo" if is_run else None
+    for config in folder.glob("*/config.yml"):
+        if (config.parent / "args.yml").is_file():
+            return "zoo"
+    return None
 
 
 def recognise(data: bytes, path: str) -> str | None:
@@ -102,19 +104,21 @@ def _recognise_zip(data: bytes, path: str) -> str | None:
 
 
 def _recognise_pickle(data: bytes) -> str:
-    texts = list(islice(_pickled_texts(data), _PICKLE_TEXTS))
-    if any("vec_env.vec_normalize" in text for text in texts[:2]):
+    strings = list(islice(_pickled_strings(data), _MAX_STRINGS))
+    if any("vec_env.vec_normalize" in string for string in strings[:2]):
         return "vecnormalize"
-    if any(text.startswith("brax.") for text in texts):
+    if any(string.startswith("brax.") for string in strings):
         return "brax"
-    if {"torch", "config", "version"} <= set(texts):
+    if {"torch", "config", "version"} <= set(strings):
         return "d3rlpy"
-    return "garage" if {"algo", "env"} <= set(texts) and {"n_itr", "setup_args"} & set(texts) else "pickle"
+    if {"algo", "env"} <= set(strings) and {"n_itr", "setup_args"} & set(strings):
+        return "garage"
+    return "pickle"
 
 
-def _pickled_texts(data: bytes) -> Iterator[str]:
-    """Yield the texts in a pickle, names of modules and classes among them; nothing is loaded."""
-    with contextlib.suppress(ValueError):  # It is cut short, or no pickle: whoever loads it says so.
+def _pickled_strings(data: bytes) -> Iterator[str]:
+    """Yield the strings in a pickle, including names of modules and classes; nothing is loaded."""
+    with contextlib.suppress(ValueError):  # It is cut short, or not a pickle: loading it reports that.
         for _, argument, _ in pickletools.genops(data):
             if isinstance(argument, str):
                 yield argument

@@ -16,7 +16,7 @@ from typing import Any
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, Tree, map_tree
+from rollout_cli.episodes.spaces import Array, Tree, differences, map_tree
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.networks import NetworkPolicy
@@ -27,7 +27,9 @@ from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
 
 Finish = Callable[[Array], Array]
 
-_CLASS, _TENSORS, _METADATA = "class_and_ctor_args.pkl", "module_state.pkl", "metadata.json"
+_CLASS = "class_and_ctor_args.pkl"
+_TENSORS = "module_state.pkl"
+_METADATA = "metadata.json"
 _MODULE = "default_policy"
 _PLACES = ("learner_group/learner/rl_module", "learner/rl_module", "rl_module", "")
 """Where in a checkpoint the modules are, by name."""
@@ -72,7 +74,8 @@ class RllibPolicy(NetworkPolicy):
 
         super().__init__(module, env_spec, deterministic=deterministic)
         self._torch: Any = sys.modules["torch"]
-        self._finish, self._tensors = finish, convert_to_torch_tensor
+        self._finish = finish
+        self._tensors = convert_to_torch_tensor
         self._distribution = module.get_inference_action_dist_cls()
         self._is_gaussian = self._distribution is torch_distribution.TorchDiagGaussian
         state = self._tensors(module.get_initial_state() or {})
@@ -92,7 +95,7 @@ class RllibPolicy(NetworkPolicy):
                 actions = output["actions"]
             else:
                 distribution = self._distribution.from_logits(output[_PARAMETERS])
-                actions = self._drawn(distribution, output[_PARAMETERS], numbers)
+                actions = self._sample_actions(distribution, output[_PARAMETERS], numbers)
                 infos["log_prob"] = distribution.logp(actions).cpu().numpy()
         return self._typed(self._finish(actions.cpu().numpy()), len(numbers)), infos
 
@@ -106,7 +109,7 @@ class RllibPolicy(NetworkPolicy):
         self._state = output.pop("state_out")
         return {name: value[:, 0] for name, value in output.items() if name in ("actions", _PARAMETERS)}
 
-    def _drawn(self, distribution: Any, parameters: Any, numbers: RowNoise) -> Any:
+    def _sample_actions(self, distribution: Any, parameters: Any, numbers: RowNoise) -> Any:
         """Return an action of RLlib's for each of n rows of parameters."""
         if self._action.kind == "discrete":
             choices = self._choose(parameters.double().cpu().numpy(), numbers)
@@ -119,14 +122,15 @@ class RllibPolicy(NetworkPolicy):
         return mean + log_deviation.exp() * self._tensors(numbers.next())
 
 
-def _check_space(what: str, saved: Any, space: Any) -> None:
-    are_boxes = isinstance(saved, spaces.Box) and isinstance(space, spaces.Box)
-    if saved != space and not (are_boxes and saved.shape == space.shape):
-        raise PolicyLoadError(
-            f"the {what} space of the module is {saved}, that of the environment {space}",
-            code="policy-space",
-            hint="give the environment the arguments and wrappers that the module was trained with",
-        )
+def _check_space(name: str, saved: Any, space: Any) -> None:
+    for part, saved_part, env_part in differences(name, saved, space):
+        are_boxes = isinstance(saved_part, spaces.Box) and isinstance(env_part, spaces.Box)
+        if not are_boxes or saved_part.shape != env_part.shape:
+            raise PolicyLoadError(
+                f"the {part} of the module is {saved_part}, that of the environment {env_part}",
+                code="policy-space",
+                hint="give the environment the arguments and wrappers that the module was trained with",
+            )
 
 
 def _beside(folder: Path) -> Mapping[str, Path]:
@@ -150,11 +154,11 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     from ray.rllib.utils.torch_utils import convert_to_torch_tensor  # noqa: PLC0415 - it loads torch
 
     unpickle = partial(restricted_loads, trust=options.get("trust", False), allowed=_CLASSES)
-    made_by = unpickle(files.contents[_CLASS])
-    arguments, keywords = made_by["ctor_args_and_kwargs"]
-    module = made_by["class"](*arguments, **keywords)
-    _check_space("observation", module.observation_space, env_spec.observation_space)
-    _check_space("action", module.action_space, env_spec.action_space)
+    constructor = unpickle(files.contents[_CLASS])
+    arguments, keywords = constructor["ctor_args_and_kwargs"]
+    module = constructor["class"](*arguments, **keywords)
+    _check_space("observation space", module.observation_space, env_spec.observation_space)
+    _check_space("action space", module.action_space, env_spec.action_space)
     # Of a module that learns there may be more, such as its target networks.
     missing = module.load_state_dict(
         convert_to_torch_tensor(unpickle(files.contents[_TENSORS])), strict=False
@@ -191,7 +195,9 @@ def _finish(files: PolicyFiles, options: Keywords, space: Any) -> Finish:
         )
     if settings["normalize_actions"]:
         return partial(unsquash_action, action_space_struct=space)
-    return partial(clip_action, action_space=space) if settings["clip_actions"] else lambda actions: actions
+    if settings["clip_actions"]:
+        return partial(clip_action, action_space=space)
+    return lambda actions: actions
 
 
 def _about(files: PolicyFiles) -> Record:

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Space, map_tree
+from rollout_cli.episodes.spaces import Space, differences, map_tree
 from rollout_cli.errors import PolicyLoadError, RolloutError
 from rollout_cli.keywords import Keywords, Record
 from rollout_cli.loading import first_line, needing
@@ -60,17 +60,16 @@ class _Zip:
         import torch  # noqa: PLC0415 - only workers with such a policy need it
 
         policy_class = self.get("policy_class")
-        takes = inspect.signature(policy_class.__init__).parameters
-        options = {
-            name: value for name, value in (self.get("policy_kwargs") or {}).items() if name != "device"
-        }
-        further = {
+        parameters = inspect.signature(policy_class.__init__).parameters
+        options = dict(self.get("policy_kwargs") or {})
+        options.pop("device", None)
+        defaults = {
             "use_sde": bool(self.get("use_sde")),
             "lr_schedule": lambda _: 0.0,  # Nothing is learnt.
             # To make one of torch's optimizers would import its compiler, which takes seconds.
             "optimizer_class": lambda *_, **__: None,
         }
-        options |= {name: value for name, value in further.items() if name in takes}
+        options |= {name: value for name, value in defaults.items() if name in parameters}
         policy = policy_class(self.get("observation_space"), self.get("action_space"), **options)
         policy.load_state_dict(torch.load(io.BytesIO(self.weights), map_location="cpu", weights_only=True))
         policy.set_training_mode(False)
@@ -106,35 +105,40 @@ class Sb3Policy(PredictPolicy):
         is_gaussian = is_actor_critic and type(policy.action_dist) is distributions.DiagGaussianDistribution
         if self._has_critic and (self._is_discrete or is_gaussian):
             self._draws = PolicyStreams(lambda n_rows: row_noise(env_spec.action_space, n_rows))
-            self.seed, self.seed_rows = self._draws.seed, self._draws.seed_rows
+            self.seed = self._draws.seed
+            self.seed_rows = self._draws.seed_rows
         elif is_actor_critic or hasattr(getattr(policy, "actor", None), "action_dist"):
             self.row_by_row = True
 
-    def _act(self, observation: Any, n_rows: int) -> ActionAndInfo:
+    def _act(self, observation: Any, n_rows: int, masks: Any) -> ActionAndInfo:
         if self._statistics is not None:
             observation = self._statistics.normalize_obs(observation)
         if not self._has_critic:
-            return super()._act(observation, n_rows)
+            return super()._act(observation, n_rows, masks)
         import torch  # noqa: PLC0415 - loaded by now
 
-        policy, masks = self.wrapped, {"action_masks": self.masks} if self.takes_masks else {}
+        policy = self.wrapped
+        space = policy.action_space
+        options = {"action_masks": masks} if self.takes_masks else {}
         tensors, is_batch = policy.obs_to_tensor(observation)
         with torch.no_grad():
             if self._draws is None:
-                actions, values, log_probs = policy(tensors, deterministic=self._deterministic, **masks)
+                actions, values, log_probs = policy(tensors, deterministic=self._deterministic, **options)
             else:
-                distribution = policy.get_distribution(tensors, **masks)
+                distribution = policy.get_distribution(tensors, **options)
                 numbers = self._draws.sized(n_rows) if is_batch else self._draws.single
-                actions = self._drawn(distribution.distribution, torch.from_numpy(numbers.next()))
-                values, log_probs = policy.predict_values(tensors), distribution.log_prob(actions)
-        actions = actions.cpu().numpy().reshape(-1, *policy.action_space.shape)
-        if isinstance(policy.action_space, spaces.Box):
-            low, high = policy.action_space.low, policy.action_space.high
-            actions = policy.unscale_action(actions) if policy.squash_output else np.clip(actions, low, high)
+                actions = self._sample_actions(distribution.distribution, torch.from_numpy(numbers.next()))
+                values = policy.predict_values(tensors)
+                log_probs = distribution.log_prob(actions)
+        actions = actions.cpu().numpy().reshape(-1, *space.shape)
+        if policy.squash_output and isinstance(space, spaces.Box):
+            actions = policy.unscale_action(actions)
+        elif isinstance(space, spaces.Box):
+            actions = np.clip(actions, space.low, space.high)
         infos = {"value": values.cpu().numpy()[:, 0], "log_prob": log_probs.cpu().numpy()}
         return actions if is_batch else actions[0], infos
 
-    def _drawn(self, distribution: Any, numbers: Any) -> Any:
+    def _sample_actions(self, distribution: Any, numbers: Any) -> Any:
         """Return the actions of n rows, a tensor, from torch's distribution and the rows' own numbers."""
         if self._is_discrete:
             # The likeliest after adding Gumbel noise is a draw from the softmax.
@@ -190,37 +194,40 @@ def load_model(
     normalizer = None if statistics is None else restricted_loads(statistics, trust=trust)
     if normalizer is not None and normalizer.norm_obs:
         _check_moments(normalizer.obs_rms, policy.observation_space)
-    adapted: AdaptedPolicy = Sb3Policy(policy, env_spec, deterministic=deterministic, statistics=normalizer)
+    adapted = Sb3Policy(policy, env_spec, deterministic=deterministic, statistics=normalizer)
     # The algorithm holds it, and the policy alone is greedy.
-    epsilon = 0.0 if deterministic else float(model.get("exploration_rate") or 0.0)
-    return EpsilonPolicy(adapted, env_spec.action_space, epsilon, "exploration rate") if epsilon else adapted
+    epsilon = float(model.get("exploration_rate") or 0.0)
+    if deterministic or not epsilon:
+        return adapted
+    return EpsilonPolicy(adapted, env_spec.action_space, epsilon, "exploration rate")
 
 
-def _check_space(what: str, saved: Any, space: Space, hint: str) -> None:
+def _check_space(name: str, model_space: Space, env_space: Space, hint: str) -> None:
     from stable_baselines3.common.preprocessing import is_image_space  # noqa: PLC0415 - it loads torch
 
-    if isinstance(saved, spaces.Dict) and isinstance(space, spaces.Dict) and [*saved] == [*space]:
-        for key in saved:
-            _check_space(f"{what} {key!r}", saved[key], space[key], hint)
-        return
-    shape = saved.shape
-    if isinstance(saved, spaces.Box) and isinstance(space, spaces.Box):
-        # A network takes any numbers of its shape; of images, it was saved with the channels first.
-        is_same = shape == space.shape and (saved.dtype == space.dtype or not is_image_space(saved))
-        if is_same or (is_image_space(saved) and (*shape[1:], shape[0]) == space.shape):
-            return
-    elif saved == space:
-        return
-    if shape and space.shape and is_image_space(saved) and shape[0] % space.shape[-1] == 0:
-        hint = f"it was trained on {shape[0] // space.shape[-1]} frames at once, as VecFrameStack gives them"
-    raise PolicyLoadError(
-        f"the {what} of the model is {saved}, that of the environment {space}", code="policy-space", hint=hint
-    )
+    for part, saved, space in differences(name, model_space, env_space):
+        shape: Any = saved.shape
+        is_image = is_image_space(saved)
+        if isinstance(saved, spaces.Box) and isinstance(space, spaces.Box):
+            # A network takes any numbers of its shape; of images, it was saved with the channels first.
+            is_same = shape == space.shape and (saved.dtype == space.dtype or not is_image)
+            if is_same or (is_image and (*shape[1:], shape[0]) == space.shape):
+                continue
+        if shape and space.shape and is_image and shape[0] % space.shape[-1] == 0:
+            frames = shape[0] // space.shape[-1]
+            hint = f"it was trained on {frames} frames at once, as VecFrameStack gives them"
+        raise PolicyLoadError(
+            f"the {part} of the model is {saved}, that of the environment {space}",
+            code="policy-space",
+            hint=hint,
+        )
 
 
 def _check_moments(moments: Any, space: Any) -> None:
     shapes = map_tree(lambda part: part.mean.shape, moments)
-    expected = {key: space[key].shape for key in moments} if isinstance(moments, dict) else space.shape
+    expected = space.shape
+    if isinstance(moments, dict):
+        expected = {key: space[key].shape for key in moments}
     if shapes != expected:
         raise PolicyLoadError(
             f"the statistics are of observations {shapes}, and the model takes {expected}",
@@ -231,17 +238,26 @@ def _check_moments(moments: Any, space: Any) -> None:
 
 def versions_of(data: bytes) -> dict[str, str]:
     """Return by package the versions that saved a model, as far as its zip names them."""
+    versions = {}
     with zipfile.ZipFile(io.BytesIO(data)) as file:
-        names = set(file.namelist())
-        lines = file.read("system_info.txt").decode(errors="replace") if "system_info.txt" in names else ""
-        version = file.read("_stable_baselines3_version") if "_stable_baselines3_version" in names else b""
-    versions = dict(re.findall(r"^- (Python|PyTorch|Numpy|Gymnasium): (\S+)", lines, re.MULTILINE))
-    return ({"stable-baselines3": version.decode().strip()} if version else {}) | versions
+        names = file.namelist()
+        if "_stable_baselines3_version" in names:
+            versions["stable-baselines3"] = file.read("_stable_baselines3_version").decode().strip()
+        if "system_info.txt" in names:
+            lines = file.read("system_info.txt").decode(errors="replace")
+            pattern = r"^- (Python|PyTorch|Numpy|Gymnasium): (\S+)"
+            versions.update(re.findall(pattern, lines, re.MULTILINE))
+    return versions
 
 
 def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> AdaptedPolicy:
-    trust, statistics = options.get("trust", False), files.contents.get(_STATISTICS)
-    return load_model(files.data, statistics, env_spec, deterministic=deterministic, trust=trust)
+    return load_model(
+        files.data,
+        files.contents.get(_STATISTICS),
+        env_spec,
+        deterministic=deterministic,
+        trust=options.get("trust", False),
+    )
 
 
 def _about(files: PolicyFiles) -> Record:

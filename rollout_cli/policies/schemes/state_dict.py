@@ -64,7 +64,7 @@ def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec
     """
     candidates = dict(_state_dicts(loaded))
     if factory is None:
-        raise _lacks_factory(loaded, candidates, files)
+        raise _missing_factory(loaded, candidates, files)
     module = instantiate(Source(factory, None, files.folder, None).load(PolicyLoadError), env_spec, {})
     if own_method(module, "state_dict") is None or own_method(module, "load_state_dict") is None:
         raise PolicyLoadError(
@@ -72,14 +72,14 @@ def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec
             code="network-type",
             hint="let it return the torch.nn.Module that was trained",
         )
-    full_names = _plain_names(module.state_dict())
-    expected = _shapes({plain: module.state_dict()[name] for plain, name in full_names.items()})
+    own_tensors = module.state_dict()
+    expected = _shapes(_with_plain_names(own_tensors))
     shapes = {entry: _shapes(tensors) for entry, tensors in candidates.items()}
     fitting = [entry for entry in shapes if shapes[entry] == expected]
     if len(fitting) != 1:
-        raise _does_not_fit(files, factory, fitting, {"the module": expected, **shapes})
+        raise _mismatch(files, factory, fitting, {"the module": expected, **shapes})
     tensors = candidates[fitting[0]]
-    module.load_state_dict({name: tensors[plain] for plain, name in full_names.items()})
+    module.load_state_dict({name: tensors[plain] for name, plain in zip(own_tensors, expected, strict=True)})
     return module
 
 
@@ -96,36 +96,46 @@ def _state_dicts(loaded: Any) -> Iterator[tuple[str, Tensors]]:
             and tensors
             and all(hasattr(item, "shape") for item in tensors.values())
         ):
-            yield entry, {plain: tensors[name] for plain, name in _plain_names(tensors).items()}
+            yield entry, _with_plain_names(tensors)
 
 
-def _plain_names(tensors: Tensors) -> dict[str, str]:
-    """Return the names by those without the prefixes of DistributedDataParallel and torch.compile."""
-    plain = {name.replace("_orig_mod.", ""): name for name in tensors}
-    is_parallel = all(name.startswith("module.") for name in plain)
-    return {name.removeprefix("module."): full for name, full in plain.items()} if is_parallel else plain
+def _with_plain_names(tensors: Tensors) -> Tensors:
+    """Return tensors by name, without the prefixes of DistributedDataParallel and torch.compile."""
+    names = [name.replace("_orig_mod.", "") for name in tensors]
+    if all(name.startswith("module.") for name in names):
+        names = [name.removeprefix("module.") for name in names]
+    return dict(zip(names, tensors.values(), strict=True))
 
 
 def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
     return {name: tuple(getattr(tensor, "shape", ())) for name, tensor in tensors.items()}
 
 
-def _lacks_factory(loaded: Any, candidates: Mapping[str, Tensors], files: PolicyFiles) -> PolicyLoadError:
+def _missing_factory(loaded: Any, candidates: Mapping[str, Tensors], files: PolicyFiles) -> PolicyLoadError:
     """Return the error that shows the first tensors, and who seems to have made the file."""
     shapes = _shapes(next(iter(candidates.values()), {}))
-    names = [str(name) for name in (*loaded, *shapes)] if isinstance(loaded, Mapping) else [*shapes]
-    makers = (maker for key, maker in _MAKERS.items() if any(name.startswith(key) for name in names))
-    what, hint = next(makers, ("tensors", ""))
+    names = [*shapes]
+    if isinstance(loaded, Mapping):
+        names = [*map(str, loaded), *names]
+    description, hint = _maker(names)
     entries = [f"{name} {shape}" for name, shape in shapes.items()] or names
-    more = ", …" if len(entries) > _SHOWN else ""
+    if len(entries) > _SHOWN:
+        entries = [*entries[:_SHOWN], "…"]
     return PolicyLoadError(
-        f"{files.path} is {what}, without its network: {', '.join(entries[:_SHOWN])}{more}",
+        f"{files.path} is {description}, without its network: {', '.join(entries)}",
         code="network-missing",
         hint=f"{hint}name what makes the network: {{policy_kwargs=factory=module:attr}}",
     )
 
 
-def _does_not_fit(
+def _maker(names: list[str]) -> tuple[str, str]:
+    for key, maker in _MAKERS.items():
+        if any(name.startswith(key) for name in names):
+            return maker
+    return "tensors", ""
+
+
+def _mismatch(
     files: PolicyFiles, factory: str, fitting: list[str], shapes: Mapping[str, Tensors]
 ) -> PolicyLoadError:
     if fitting:
@@ -134,15 +144,15 @@ def _does_not_fit(
             code="state-dict-ambiguous",
             hint="save the one that is meant into a file of its own",
         )
-    lists = (
-        f"{what}:\n" + "".join(f"  {name} {shape}\n" for name, shape in tensors.items())
-        for what, tensors in shapes.items()
-    )
+    details = ""
+    for entry, tensors in shapes.items():
+        details += f"{entry}:\n"
+        details += "".join(f"  {name} {shape}\n" for name, shape in tensors.items())
     return PolicyLoadError(
         f"no state dict of {files.path} fits the module of {factory} in all names and shapes",
         code="state-dict-mismatch",
         hint="make the module as it was in training; both are listed below",
-        details="".join(lists),
+        details=details,
     )
 
 

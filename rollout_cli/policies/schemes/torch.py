@@ -90,13 +90,14 @@ def no_deterministic_graph() -> PolicyLoadError:
 def tensors_alone() -> Iterator[None]:
     """Let what calls `torch.load`, and has no such argument, unpickle tensors alone."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(name)
+    previous = os.environ.get(name)
     os.environ[name] = "1"
     try:
         yield
     finally:
-        os.environ.pop(name)
-        os.environ.update({name: before} if before is not None else {})
+        del os.environ[name]
+        if previous is not None:
+            os.environ[name] = previous
 
 
 def _is_exported(data: bytes) -> bool:

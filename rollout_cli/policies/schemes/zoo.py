@@ -13,8 +13,10 @@ from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles, TrainingEnv
 from rollout_cli.policies.schemes.sb3 import NEEDS, load_model, versions_of
 
-_MODEL, _STATISTICS = "model.zip", "vecnormalize.pkl"
-_ARGUMENTS, _SETTINGS = "args.yml", "config.yml"
+_MODEL = "model.zip"
+_STATISTICS = "vecnormalize.pkl"
+_ARGUMENTS = "args.yml"
+_SETTINGS = "config.yml"
 _FRAMES = "rollout_cli.envs.frames:StackedFrames"
 
 
@@ -79,15 +81,20 @@ def _python_object(reader: Any, tag: str, node: Any) -> Any:
 
 
 def _trained_in(files: PolicyFiles) -> TrainingEnv:
-    arguments, settings = _read(files, _ARGUMENTS), _read(files, _SETTINGS)
-    env, modules = arguments.get("env"), arguments.get("gym_packages") or []
-    if not env or len(modules) > 1:
-        what = f"the modules {modules}, and an id takes one" if env else "no environment"
-        raise _not_again(f"{_ARGUMENTS} has {what}")
+    arguments = _read(files, _ARGUMENTS)
+    settings = _read(files, _SETTINGS)
+    env = arguments.get("env")
+    modules = arguments.get("gym_packages") or []
+    if not env:
+        raise _unavailable(f"{_ARGUMENTS} has no environment")
+    if len(modules) > 1:
+        raise _unavailable(f"{_ARGUMENTS} has the modules {modules}, and an id takes one")
     if vector := settings.get("vec_env_wrapper"):
-        raise _not_again(f"it was a vector environment in {vector}")
-    listed = settings.get("env_wrapper")
-    wrappers = [_wrapper(entry) for entry in (listed if isinstance(listed, list) else [listed]) if entry]
+        raise _unavailable(f"it was a vector environment in {vector}")
+    entries = settings.get("env_wrapper")
+    if not isinstance(entries, list):
+        entries = [entries]
+    wrappers = [_wrapper(entry) for entry in entries if entry]
     if frames := settings.get("frame_stack"):
         wrappers.append((_FRAMES, {"n": frames}))
     return TrainingEnv(":".join([*modules, env]), dict(arguments.get("env_kwargs") or {}), wrappers)
@@ -97,12 +104,12 @@ def _wrapper(entry: Any) -> tuple[str, Keywords]:
     """Return SPEC and arguments of a wrapper: `module.Class` in the zoo, or `{module.Class: arguments}`."""
     name, kwargs = next(iter(entry.items())) if isinstance(entry, dict) else (entry, {})
     if not isinstance(name, str) or "." not in name:
-        raise _not_again(f"an env_wrapper is no dotted class with arguments, but {entry}")
+        raise _unavailable(f"an env_wrapper is no dotted class with arguments, but {entry}")
     module, _, attribute = name.rpartition(".")
     return f"{module}:{attribute}", dict(kwargs)
 
 
-def _not_again(reason: str) -> PolicyLoadError:
+def _unavailable(reason: str) -> PolicyLoadError:
     return PolicyLoadError(
         f"the environment of the run folder cannot be made again: {reason}",
         code="zoo-environment",

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from rollout_cli.envs.describe import stack_warnings
-from rollout_cli.episodes.spaces import Space, are_alike, space_leaves
+from rollout_cli.episodes.spaces import Space, differences, space_leaves
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import first_line, reporting, traceback_text
 from rollout_cli.policies.policy import AdaptedPolicy
@@ -164,11 +164,11 @@ class InspectingWorker(DefaultWorker):
                 (observation, _) = env.reset()
                 policy.reset()
                 actions.clear()
-            policy.masks = masks_of(env) if policy.takes_masks else None
-            result = env.step(actions.record(policy.get_action(observation)[0]))
+            masks = masks_of(env) if policy.takes_masks else None
+            result = env.step(actions.record(policy.act(observation, masks)[0]))
             observation = result[0]
-            steps = steps + 1
-            length = length + 1
+            steps += 1
+            length += 1
             over = bool(result[2] or result[3] or length == self.env_spec.max_episode_length)
         self.rate = steps / (_clock() - began)
 
@@ -214,17 +214,16 @@ def _saved_spaces(worker: InspectingWorker) -> Findings:
             yield from _compared(name.replace("_", " "), saved, getattr(worker.env_spec, name), turns=turns)
 
 
-def _compared(what: str, saved: Space, space: Space, *, turns: bool) -> Findings:
+def _compared(name: str, policy_space: Space, env_space: Space, *, turns: bool) -> Findings:
     """Compare two spaces, of Dicts each part; a policy that turns images may have their channels first."""
-    if isinstance(saved, spaces.Dict) and isinstance(space, spaces.Dict) and saved.keys() == space.keys():
-        for key in saved:
-            yield from _compared(f"{what} {key!r}", saved[key], space[key], turns=turns)
-        return
-    if turns and isinstance(saved, spaces.Box) and saved.low.ndim == 3:  # noqa: PLR2004
-        low, high = (np.moveaxis(bound, 0, -1) for bound in (saved.low, saved.high))
-        saved = spaces.Box(low, high, dtype=saved.dtype.type) if low.shape == space.shape else saved
-    if not are_alike(saved, space) and not _has_same_bounds(saved, space):
-        yield _space_difference(what, saved, space)
+    for part, saved, space in differences(name, policy_space, env_space):
+        before = saved
+        if turns and isinstance(saved, spaces.Box) and saved.low.ndim == 3:  # noqa: PLR2004
+            low, high = (np.moveaxis(bound, 0, -1) for bound in (saved.low, saved.high))
+            if low.shape == space.shape:
+                before = spaces.Box(low, high, dtype=saved.dtype.type)
+        if not _has_same_bounds(before, space):
+            yield _space_difference(part, before, space)
 
 
 def _has_same_bounds(saved: Space, space: Space) -> bool:
@@ -284,8 +283,8 @@ def _steps(worker: InspectingWorker) -> Findings:
         if over:
             observation, _ = env.reset(seed=seen["steps"])
             policy.reset()
-        policy.masks = mask = np.asarray(masks_of(env), bool) if has_masks else None
-        action = record(policy.get_action(observation)[0])
+        mask = np.asarray(masks_of(env), bool) if has_masks else None
+        action = record(policy.act(observation, mask)[0])
         before = copy.deepcopy(action)
         if mask is not None:
             seen["empty"] += not mask.any()
@@ -324,8 +323,8 @@ def _exploration(worker: InspectingWorker) -> Findings:
         if policy.seed is not None:
             policy.seed(seed)
         policy.reset()
-        policy.masks = masks_of(worker.env) if policy.takes_masks else None
-        answers.append(copy.deepcopy(policy.get_action(copy.deepcopy(observation))[0]))
+        masks = masks_of(worker.env) if policy.takes_masks else None
+        answers.append(copy.deepcopy(policy.act(copy.deepcopy(observation), masks)[0]))
     is_same = all(data_equivalence(answers[0], answer) for answer in answers)
     if worker.is_deterministic and not is_same:
         yield Finding(

@@ -60,9 +60,8 @@ class RowsInTurn(PythonRows):
                 return row
 
     def _act_masked(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        if self._row is not None:
-            self._policy.masks = masks_of(self._row.env)
-        return self._policy.get_action(observation)
+        assert self._row is not None
+        return self._policy.act(observation, masks_of(self._row.env))
 
     def _begin_next(self) -> Row:
         index, number = self._queue.take_lowest()

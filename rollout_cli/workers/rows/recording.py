@@ -14,7 +14,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import InfoTable, tabulate
-from rollout_cli.episodes.spaces import Array, leaf_getters, space_leaves, unflatten
+from rollout_cli.episodes.spaces import Array, leaf_getter, space_leaves, unflatten
 from rollout_cli.workers.checks import BadValueError
 from rollout_cli.workers.rows.columns import Column, Record
 from rollout_cli.workers.values import OnInvalidAction
@@ -74,7 +74,7 @@ class SpaceRecorder:
 def _recording_tree(space: gymnasium.Space[Any], records: list[Record], name: str) -> Callable[[Any], Any]:
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return records[0]
-    getters = leaf_getters(space)
+    getters = [*map(leaf_getter, space_leaves(space))]
 
     def record(sample: Any) -> Any:
         try:

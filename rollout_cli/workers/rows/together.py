@@ -65,9 +65,11 @@ class RowsTogether(PythonRows):
         """Step every row: observations are recorded before the policy sees them, actions before the env."""
         self._row = None
         self._where = self._acting
+        observations = self._last_observations()
         if self._policy.takes_masks:
-            self._policy.masks = self._masks()
-        actions, infos = self._policy.get_actions(self._last_observations())
+            actions, infos = self._policy.act_batch(observations, self._masks())
+        else:
+            actions, infos = self._policy.get_actions(observations)
         if infos or type(infos) is not dict:
             self._record_infos(infos)
         ended = []
