@@ -177,7 +177,7 @@ class _FolderFinder:
             return None
         spec = PathFinder.find_spec(fullname, [self.folder], target)
         # A folder without __init__.py has no loader; an installed package of its name comes first.
-        return spec if spec is not None and spec.loader is not None else None
+        return spec if spec and spec.loader else None
 
 
 def is_in_working_folder(name: str) -> bool:

@@ -123,17 +123,17 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     counts = ends(dataset)
     columns: Record = {}
     counted = 0
-    numbers = {}
+    values = {}
     if len(dataset):
         columns, counted = stats_of(dataset)
-        numbers = {name: dataset.rows.column(name) for name in ("return", "length")}
+        values = {name: dataset.rows.column(name) for name in ("return", "length")}
     if json:
-        spreads = {name: figures(array) for name, array in numbers.items()}
+        spreads = {name: figures(array) for name, array in values.items()}
         totals = {"path": str(folder), "episodes": len(dataset), "steps": steps, "column_steps": counted}
         print_json({**totals, **spreads, "ends": counts, "columns": columns})
         return
     rows = {"episodes": f"{len(dataset):,}", "steps": f"{steps:,}"}
-    for name, array in numbers.items():
+    for name, array in values.items():
         rows[name] = spread(array)
     for ending, count in counts.items():
         rows[ending] = f"{count:,} episodes"
@@ -208,9 +208,11 @@ def _listed(path: Path) -> Record:
         "env": _specs(facts, "env_source"),
         "policy": _specs(facts, "policy"),
         "date": facts["times"]["started"][:10],
+        "episodes": facts["episodes"],
+        "steps": facts["steps"],
+        "bytes": facts["bytes"],
+        "status": facts["status"],
     }
-    for name in ("episodes", "steps", "bytes", "status"):
-        row[name] = facts[name]
     if len(dataset):
         row["mean_return"] = float(dataset.rows.column("return").mean())
     return row

@@ -112,11 +112,10 @@ def _pairs(rows: Mapping[str, object]) -> str:
 
 def _episode_charts(dataset: Dataset) -> Iterator[str]:
     counts = {end: count for end, count in ends(dataset).items() if count}
-    ended = Bars("how episodes end", "", [*counts], [*counts.values()])
     charts: tuple[Bars | Ranges, ...] = (
         histogram("returns", dataset.rows.column("return")),
         histogram("lengths", dataset.rows.column("length")),
-        ended,
+        Bars("how episodes end", "", [*counts], [*counts.values()]),
         over_time(dataset),
         by_worker(dataset),
     )
@@ -155,7 +154,7 @@ def _cells(row: Dimension) -> Iterator[str]:
     yield tag("th", _safe(row.name), scope="row")
     yield tag("td", _safe(row.text) if row.text else svg.spark(row))
     for value in (row.low, row.high, row.mean, row.std):
-        yield tag("td", f"{value:.4g}" if value == value else "", class_="number")  # noqa: PLR0124 - nan
+        yield tag("td", "" if math.isnan(value) else f"{value:.4g}", class_="number")
     low, high = row.space
     yield tag("td", f"{low:.4g} to {high:.4g}" if low <= high else "", class_="number")
     yield tag("td", _safe(", ".join(row.remarks)))
