@@ -50,7 +50,7 @@ class Option:
     help: str  # One sentence for the help page.
     short: str = ""  # A one-letter flag such as `-p`; empty for none.
     metavar: str  # The placeholder of a value in help pages; empty for a switch.
-    shown: str  # The default as a person reads it; empty where there is none.
+    shown: str = ""  # The default as a person reads it; empty if there is none.
     commands: tuple[CommandName, ...] = get_args(CommandName)
     choices: tuple[str, ...]  # The words that it takes; empty where it takes other values.
 
@@ -103,14 +103,12 @@ def _option(panel: str, words: str, default: Any = None, **attributes: Any) -> A
 
     Attributes that are left out follow from the field.
     """
-    shown = ""  # Of a switch, a repeated option, and one whose default is made.
-    if isinstance(default, float):
-        shown = f"{default:g}"
-    elif not callable(default) and not isinstance(default, bool | tuple | None):
-        shown = str(default)
-    metadata = {"panel": panel, "help": words, "shown": shown, **attributes}
+    metadata = {"panel": panel, "help": words, **attributes}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
+    # A switch and a repeated option show no default.
+    if not isinstance(default, bool | tuple | None):
+        metadata.setdefault("shown", f"{default:g}" if isinstance(default, float) else str(default))
     return field(default=default, metadata=metadata)
 
 

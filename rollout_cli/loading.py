@@ -245,7 +245,9 @@ class Source:
     @property
     def path(self) -> str | None:
         """The absolute path of the file; None of a module or an object."""
-        return str(Path(self.folder or "", self.spec)) if self.spec and self.data is not None else None
+        if self.data is None or not self.spec:
+            return None
+        return str(Path(self.folder or "", self.spec))
 
     @classmethod
     def find(cls, spec: str, kind: ErrorKind) -> Source:

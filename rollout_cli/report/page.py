@@ -79,7 +79,7 @@ def page(dataset: Dataset) -> str:
         *_anomalies(facts),
         tag("h2", "How it was made"),
         _pairs(identity(dataset, facts)),
-        *_loading(dataset),
+        *_instructions(dataset),
     )
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{main}</body></html>\n'
 
@@ -226,7 +226,7 @@ _SQL = "select episode_id, sum(reward) from '{sql}/data/**/*.parquet' group by e
 _SHELL = "rollout verify {shell}\nrollout replay {shell} --episode 0"
 
 
-def _loading(dataset: Dataset) -> Iterator[str]:
+def _instructions(dataset: Dataset) -> Iterator[str]:
     name = dataset.path.name
     yield tag("h2", "How to read it") + _code(_PYTHON.format(python=json.dumps(name)))
     yield tag("p", "Any reader of Parquet reads it too:") + _code(_SQL.format(sql=name.replace("'", "''")))
