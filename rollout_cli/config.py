@@ -68,14 +68,12 @@ def _option(panel: str, words: str, default: Any = None, **attributes: Any) -> A
 
     Attributes that are left out follow from the field.
     """
-    shown = ""  # Of a switch, a repeated option, and one whose default is made.
-    if isinstance(default, float):
-        shown = f"{default:g}"
-    elif not callable(default) and not isinstance(default, bool | tuple | None):
-        shown = str(default)
-    metadata = {"panel": panel, "help": words, "shown": shown, **attributes}
+    metadata = {"panel": panel, "help": words, **attributes}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
+    # A switch and a repeated option show no default.
+    if not isinstance(default, bool | tuple | None):
+        metadata.setdefault("shown", f"{default:g}" if isinstance(default, float) else str(default))
     return field(default=default, metadata=metadata)
 
 

@@ -177,7 +177,7 @@ class _FolderFinder:
             return None
         spec = PathFinder.find_spec(fullname, [self.folder], target)
         # A folder without __init__.py has no loader; an installed package of its name comes first.
-        return spec if spec is not None and spec.loader is not None else None
+        return spec if spec and spec.loader else None
 
 
 def is_in_working_folder(name: str) -> bool:
@@ -245,7 +245,9 @@ class Source:
     @property
     def path(self) -> str | None:
         """The absolute path of the file; None of a module or an object."""
-        return str(Path(self.folder or "", self.spec)) if self.spec and self.data is not None else None
+        if self.data is None or not self.spec:
+            return None
+        return str(Path(self.folder or "", self.spec))
 
     @classmethod
     def find(cls, spec: str, kind: ErrorKind) -> Source:

@@ -34,18 +34,19 @@ class Option:
     help: str  # One sentence for the help page.
     short: str = ""  # A one-letter flag such as `-p`; empty for none.
     metavar: str  # The placeholder of a value in help pages; empty for a switch.
-    shown: str  # The default as a person reads it; empty where there is none.
+    shown: str = ""  # The default as a person reads it; empty if there is none.
     commands: tuple[CommandName, ...] = get_args(CommandName)
     choices: tuple[str, ...]  # The words that it takes; empty where it takes other values.
-    is_amount: bool = False  # It says how much: a source with one overrides what weaker sources say of it.
-    ends_run: bool = (
-        False  # One such option is given, or several, and the first that is reached ends the run.
-    )
-    decides_data: bool = (
-        False  # It may not differ within a dataset. Policy and environment are compared apart.
-    )
-    is_recorded: bool = True  # info.json has it among the options of the run.
-    when_rerun: Any = UNCHANGED  # Its value where an episode is run again, alone and in this process.
+    # It says how much to collect: a source with an amount overrides every amount of weaker sources.
+    is_amount: bool = False
+    # A run needs at least one such option; the first that is reached ends it.
+    ends_run: bool = False
+    # It may not differ within a dataset. Policy and environment are compared separately.
+    decides_data: bool = False
+    # info.json has it among the options of the run.
+    is_recorded: bool = True
+    # Its value when an episode is run again in this process.
+    when_rerun: Any = UNCHANGED
     needs: tuple[Rule, ...] = ()
     excludes: tuple[Rule, ...] = ()
 
@@ -90,7 +91,7 @@ class Option:
             ) from error
 
     def _adapter(self) -> TypeAdapter[Any]:
-        """Return what validates values of the type; building it takes a while."""
+        """Return the validator of the type, which takes a while to build."""
         if self.name not in _ADAPTERS:
             _ADAPTERS[self.name] = TypeAdapter(self.type, config=ConfigDict(hide_input_in_errors=True))
         return _ADAPTERS[self.name]

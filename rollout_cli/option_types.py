@@ -43,7 +43,7 @@ class Shard(NamedTuple):
         return numbers[size * (self.number - 1) // self.parts : size * self.number // self.parts]
 
 
-def _whole(value: object) -> object:
+def _expanded(value: object) -> object:
     """Return the digits of a text such as `1e5`; all other values are judged as they are."""
     if isinstance(value, str) and re.fullmatch(r"\d[\d_]*(\.\d+)?[eE]\+?\d\d?", value):
         return f"{Decimal(value):f}"
@@ -52,7 +52,7 @@ def _whole(value: object) -> object:
 
 def _episode_range(value: object) -> EpisodeRange:
     """Read `N`, `A:B` or an integer."""
-    text = str(_whole(value)).strip() if type(value) in {str, int, EpisodeRange} else ""
+    text = str(_expanded(value)).strip() if type(value) in {str, int, EpisodeRange} else ""
     if match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", text):
         episodes = EpisodeRange(int(match[1] or 0), int(match[2]))
         if episodes.first < episodes.stop <= _LARGEST:
@@ -142,12 +142,12 @@ ALLOWED = {
 """What an option with this placeholder takes, in words for its hint."""
 
 
-_Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[_Whole, Field(ge=1, le=_LARGEST)]
-SegmentBytes = Annotated[_Whole, Field(ge=1, le=1 << 30)]  # A segment is held in memory.
-Natural = Annotated[_Whole, Field(ge=0, le=_LARGEST)]
-Workers = Annotated[_Whole, Field(ge=1, le=1_024)]
-EnvsPerWorker = Annotated[_Whole, Field(ge=1, le=65_536)]
+_Integer = Annotated[int, BeforeValidator(_expanded)]
+Count = Annotated[_Integer, Field(ge=1, le=_LARGEST)]
+SegmentBytes = Annotated[_Integer, Field(ge=1, le=1 << 30)]  # A segment is held in memory.
+Natural = Annotated[_Integer, Field(ge=0, le=_LARGEST)]
+Workers = Annotated[_Integer, Field(ge=1, le=1_024)]
+EnvsPerWorker = Annotated[_Integer, Field(ge=1, le=65_536)]
 Seconds = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1_024, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

@@ -141,7 +141,7 @@ class LineProgress(Progress):
             self._show()
         self._is_open = False
 
-    def _text(self, width: int = sys.maxsize) -> str:
+    def _status_line(self, width: int = sys.maxsize) -> str:
         """Return what a person reads, in the same words for lines and bar; minor parts as far as they fit.
 
         How far the run is, and how long it still takes, are always there.
@@ -190,7 +190,7 @@ class LineProgress(Progress):
 
     def _show(self) -> None:
         self._shown_at = _clock()
-        self._write(self._text())
+        self._write(self._status_line())
 
     def _write(self, text: str, style: str = "") -> None:  # noqa: ARG002
         self._stream.write(f"{text}\n")
@@ -228,7 +228,7 @@ class BarProgress(LineProgress):
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._bar.add_task(self._text(), total=None)
+        self._bar.add_task(self._status_line(), total=None)
         self._bar.start()
 
     def begin(self, **before: Any) -> None:
@@ -258,7 +258,7 @@ class BarProgress(LineProgress):
         _, done, total = self._measure()
         # Spinner and bar stand before the text, and `^C` may come after it.
         room = self._console.width - (_BAR_WIDTH + 6 if self._console.width >= _WIDE else 5)
-        self._bar.update(0, total=total or None, completed=done, description=self._text(room))
+        self._bar.update(0, total=total or None, completed=done, description=self._status_line(room))
         self._bar.refresh()
 
 

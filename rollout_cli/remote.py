@@ -41,7 +41,7 @@ _CONNECT_SECONDS = 5.0
 _SILENT_SECONDS = 15.0
 _RETRY_SECONDS = 15
 _PAUSE_SECONDS = 60.0  # A server that did not answer is not asked again so long: each request would wait.
-_LONGEST = 400  # Characters of a server's error.
+_MAX_CHARACTERS = 400  # Of a server's error.
 
 
 def folder_of(value: Path | str) -> Path:
@@ -151,7 +151,7 @@ class RemotePath(PosixPath):
         except (OSError, ValueError) as error:  # Arguments that Arrow does not take are a ValueError.
             if time.monotonic() - started_at >= _SILENT_SECONDS:
                 _silent_until[self.parts[0]] = time.monotonic() + _PAUSE_SECONDS
-            text = " ".join(str(error).split())[:_LONGEST]
+            text = " ".join(str(error).split())[:_MAX_CHARACTERS]
             raise StorageError(
                 f"{self} cannot be used: {text}", code="server-refused", hint=self.hint
             ) from error
@@ -197,10 +197,10 @@ class RemotePath(PosixPath):
 
     def iterdir(self) -> Generator[Self, None, None]:
         # Arrow does not list the folders of gs that are only a part of the names of files.
-        listed = self._below(recursive=self._origin[0] == "gs")
+        listed = self._entries(recursive=self._origin[0] == "gs")
         yield from map(self.joinpath, dict.fromkeys(path.parts[0] for path, _ in listed))
 
-    def _below(self, *, recursive: bool) -> Iterator[tuple[PurePosixPath, bool]]:
+    def _entries(self, *, recursive: bool) -> Iterator[tuple[PurePosixPath, bool]]:
         """Yield what is below it, as relative paths, and whether each is a file."""
         from pyarrow.fs import FileSelector  # noqa: PLC0415 - pyarrow is loaded where it is needed
 
@@ -218,13 +218,13 @@ class RemotePath(PosixPath):
     def glob(self, pattern: str, **_: Any) -> Iterator[Self]:  # type: ignore[override]
         """Yield the files below it whose whole relative path matches."""
         depth = len(PurePosixPath(pattern).parts)
-        for path, is_file in self._below(recursive=depth > 1):
+        for path, is_file in self._entries(recursive=depth > 1):
             if is_file and len(path.parts) == depth and path.match(pattern):
                 yield self / path
 
     def rglob(self, pattern: str, **_: Any) -> Iterator[Self]:  # type: ignore[override]
         """Yield the files below it whose relative path ends in a match; a folder here is only its files."""
-        for path, is_file in self._below(recursive=True):
+        for path, is_file in self._entries(recursive=True):
             if is_file and path.match(pattern):
                 yield self / path
 

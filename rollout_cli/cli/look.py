@@ -65,7 +65,7 @@ def head(
         print_json({"path": str(folder), "steps" if steps else "episodes": rows})
     else:
         names = [*next(iter(rows), ["episodes"])]
-        print_table(names, [[*map(_short, row.values())] for row in rows])
+        print_table(names, [[*map(_shortened, row.values())] for row in rows])
 
 
 def _first_episodes(dataset: Dataset, number: int) -> list[Record]:
@@ -97,14 +97,14 @@ def _first_steps(dataset: Dataset, number: int) -> list[Record]:
     for row in rows:
         for name, value in row.items():
             if isinstance(value, bytes):  # An image: JSON has no bytes.
-                row[name] = _short(value)
+                row[name] = _shortened(value)
     return rows
 
 
-def _short(value: Any, digits: int = 6) -> str:
+def _shortened(value: Any, digits: int = 6) -> str:
     """Return a value that fits into a cell: a few numbers of many, the size of an image."""
     if isinstance(value, list):
-        numbers = [_short(number, 4) for number in value[:_MOST_IN_A_CELL]]
+        numbers = [_shortened(number, 4) for number in value[:_MOST_IN_A_CELL]]
         if len(value) > _MOST_IN_A_CELL:
             numbers.append(f"… {len(value) - _MOST_IN_A_CELL:,} more")
         return f"[{' '.join(numbers)}]"
@@ -123,17 +123,17 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     counts = ends(dataset)
     columns: Record = {}
     counted = 0
-    numbers = {}
+    values = {}
     if len(dataset):
         columns, counted = stats_of(dataset)
-        numbers = {name: dataset.rows.column(name) for name in ("return", "length")}
+        values = {name: dataset.rows.column(name) for name in ("return", "length")}
     if json:
-        spreads = {name: figures(array) for name, array in numbers.items()}
+        spreads = {name: figures(array) for name, array in values.items()}
         totals = {"path": str(folder), "episodes": len(dataset), "steps": steps, "column_steps": counted}
         print_json({**totals, **spreads, "ends": counts, "columns": columns})
         return
     rows = {"episodes": f"{len(dataset):,}", "steps": f"{steps:,}"}
-    for name, array in numbers.items():
+    for name, array in values.items():
         rows[name] = spread(array)
     for ending, count in counts.items():
         rows[ending] = f"{count:,} episodes"
@@ -142,10 +142,12 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     print_rows(rows)
     print_text("")
     names = ("column", "min", "max", "mean", "std", "share")
-    print_table(names, [line for name, column in columns.items() for line in _lines(name, column, counted)])
+    print_table(
+        names, [line for name, column in columns.items() for line in _column_rows(name, column, counted)]
+    )
 
 
-def _lines(name: str, column: Record, steps: int) -> Iterator[list[str]]:
+def _column_rows(name: str, column: Record, steps: int) -> Iterator[list[str]]:
     """Yield a line for each number of a column's rows; of an image one, and of long vectors the first ones.
 
     The share is that of the steps whose number is finite and counted.
@@ -189,7 +191,7 @@ def list_datasets(
             row["path"] = path.relative_to(folder)
             if "bytes" in row:
                 row["size"] = sized(row["bytes"])
-            table.append([_figure(row.get(name.replace(" ", "_"))) for name in names])
+            table.append([_number(row.get(name.replace(" ", "_"))) for name in names])
         print_table(names, table, yielding=("policy", "env", "path"))
     else:
         print_message(f"there is no dataset in {folder}")
@@ -208,9 +210,11 @@ def _listed(path: Path) -> Record:
         "env": _specs(facts, "env_source"),
         "policy": _specs(facts, "policy"),
         "date": facts["times"]["started"][:10],
+        "episodes": facts["episodes"],
+        "steps": facts["steps"],
+        "bytes": facts["bytes"],
+        "status": facts["status"],
     }
-    for name in ("episodes", "steps", "bytes", "status"):
-        row[name] = facts[name]
     if len(dataset):
         row["mean_return"] = float(dataset.rows.column("return").mean())
     return row
@@ -221,7 +225,7 @@ def _specs(facts: Record, key: str) -> str:
     return ", ".join(dict.fromkeys(str(source.get(key, {}).get("spec", "")) for source in facts["sources"]))
 
 
-def _figure(value: Any) -> Any:
+def _number(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) else value

@@ -84,10 +84,10 @@ class MessageStream(io.TextIOBase):
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
         while data:
-            is_ready = poll.poll(self._patience)
-            self._patience = _PATIENCE_MS if is_ready else 0
-            if not is_ready:
+            if not poll.poll(self._patience):
+                self._patience = 0
                 return
+            self._patience = _PATIENCE_MS
             data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
 
 

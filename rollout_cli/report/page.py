@@ -79,7 +79,7 @@ def page(dataset: Dataset) -> str:
         *_anomalies(facts),
         tag("h2", "How it was made"),
         _pairs(identity(dataset, facts)),
-        *_loading(dataset),
+        *_instructions(dataset),
     )
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{main}</body></html>\n'
 
@@ -112,11 +112,10 @@ def _pairs(rows: Mapping[str, object]) -> str:
 
 def _episode_charts(dataset: Dataset) -> Iterator[str]:
     counts = {end: count for end, count in ends(dataset).items() if count}
-    ended = Bars("how episodes end", "", [*counts], [*counts.values()])
     charts: tuple[Bars | Ranges, ...] = (
         histogram("returns", dataset.rows.column("return")),
         histogram("lengths", dataset.rows.column("length")),
-        ended,
+        Bars("how episodes end", "", [*counts], [*counts.values()]),
         over_time(dataset),
         by_worker(dataset),
     )
@@ -155,7 +154,7 @@ def _cells(row: Dimension) -> Iterator[str]:
     yield tag("th", _safe(row.name), scope="row")
     yield tag("td", _safe(row.text) if row.text else svg.spark(row))
     for value in (row.low, row.high, row.mean, row.std):
-        yield tag("td", f"{value:.4g}" if value == value else "", class_="number")  # noqa: PLR0124 - nan
+        yield tag("td", "" if math.isnan(value) else f"{value:.4g}", class_="number")
     low, high = row.space
     yield tag("td", f"{low:.4g} to {high:.4g}" if low <= high else "", class_="number")
     yield tag("td", _safe(", ".join(row.remarks)))
@@ -227,7 +226,7 @@ _SQL = "select episode_id, sum(reward) from '{sql}/data/**/*.parquet' group by e
 _SHELL = "rollout verify {shell}\nrollout replay {shell} --episode 0"
 
 
-def _loading(dataset: Dataset) -> Iterator[str]:
+def _instructions(dataset: Dataset) -> Iterator[str]:
     name = dataset.path.name
     yield tag("h2", "How to read it") + _code(_PYTHON.format(python=json.dumps(name)))
     yield tag("p", "Any reader of Parquet reads it too:") + _code(_SQL.format(sql=name.replace("'", "''")))
