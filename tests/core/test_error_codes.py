@@ -70,7 +70,8 @@ def _of_call(call: ast.Call, name: str, scope: ast.AST) -> Iterator[Wording]:
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     hint = keywords.get("hint") or (call.args[1] if name == "BadValueError" and call.args[1:] else None)
     kind = CLASSES.get(name)
-    code = keywords["code"].value if isinstance(keywords.get("code"), ast.Constant) else None
+    given = keywords.get("code")
+    code = given.value if isinstance(given, ast.Constant) else None
     if kind is None and code is None and name != "reporting":
         return  # It hands on the code of another call.
     for message in _strings(call.args[place], scope):
@@ -115,7 +116,7 @@ def _part(node: ast.expr) -> str:
     value = node.value
     if isinstance(value, ast.Call) and value.args:
         value = value.args[0]
-    names = [name for each in ast.walk(value) if (name := _name(each))] if isinstance(value, ast.expr) else []
+    names = [name for each in ast.walk(value) if isinstance(each, ast.expr) and (name := _name(each))]
     return f"<{names[0].strip('_')}>" if names else "…"
 
 
