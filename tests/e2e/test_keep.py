@@ -72,11 +72,11 @@ def test_a_killed_run_is_resumed_and_extended(tmp_path: Path, whole: Path) -> No
     assert steps - load(out).episodes["length"].to_pylist()[-1] < 1150 <= steps
     called("verify", out)
     said = resume(out, "--keep", "return > 2", code=2).said
-    assert all(part in said for part in ("keep", "return > 2", "[resume-differs]"))
+    assert all(part in said for part in ("keep", "return > 2", "resume-differs"))
     resume(out, "--timesteps", "100000", "--episodes", "250")
     assert_same_data(whole, out)
     assert source_of(whole)["acceptance"] == source_of(out)["acceptance"]
-    assert "[too-many-episodes]" in resume(out, "--episodes", "100", code=2).said
+    assert "too-many-episodes" in resume(out, "--episodes", "100", code=2).said
     assert numbers == numbers_of(out)
 
 
@@ -108,7 +108,7 @@ def test_a_cap_ends_the_run(tmp_path: Path, whole: Path) -> None:
     again = resume(out)
     assert ("keep_cap", 0, cap) == (again["stopped_by"], again["sampling_time_s"], again["acceptance"]["run"])
     said = resume(out, "--keep-cap", "300", code=2).said
-    assert all(part in said for part in (f"{cap:,}", "300", "[too-many-episodes]"))
+    assert all(part in said for part in (f"{cap:,} ", "300", "too-many-episodes")), said
     resume(out, "--keep-cap", "5000")
     assert_same_data(whole, out)
 
