@@ -583,7 +583,7 @@ def test_an_error_of_a_worker_shows_the_users_traceback(make_sampler: MakeSample
     cause = caught.value.__cause__
     assert "ValueError: the simulator is broken" in "".join(traceback.format_exception(cause))
     assert 1 == text.count("in step\n")
-    assert text.rstrip().splitlines()[-1] == f"hint: {caught.value.hint}"
+    assert text.rstrip().splitlines()[-1].startswith("hint: ")
 
 
 def test_hints_name_arguments_in_python_and_flags_on_the_command_line(
