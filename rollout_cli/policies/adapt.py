@@ -92,7 +92,7 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
                 raise PolicyLoadError(
                     f"{name_of(candidate)} is neither a class nor a factory "
                     f"with the arguments {', '.join(options)}",
-                    code="policy-factory",
+                    code="policy-argument",
                     hint="name a class, or a function that takes them and returns a policy, or omit them",
                 )
             return candidate

@@ -235,7 +235,8 @@ def test_tracebacks(rollout: Caller, stand_in: StandIn) -> None:
     assert "Traceback" in rollout("collect", "--timesteps", "1", "-v", code=3).stderr
     stand_in.raises = KeyError("x")
     lines = rollout("collect", "--timesteps", "100", code=1).stderr.splitlines()
-    at = lines.index("rollout: error: internal error: KeyError: 'x' [internal]")
+    (at,) = (place for place, line in enumerate(lines) if "[internal]" in line)
+    assert "KeyError: 'x'" in lines[at]
     # Progress is finished, whoever forgot it.
     assert lines[at - 1].startswith("CartPole-v1: 56,789/100 steps")
     assert any(line.startswith("Traceback") for line in lines[at:])
@@ -256,30 +257,30 @@ def test_a_long_traceback_is_cut(rollout: Caller, stand_in: StandIn) -> None:
 
 
 USAGE_ERRORS = [
-    (["collect"], "ConfigError", "needs --timesteps or --episodes or --max-time, got none"),
-    (["collect", "--timesteps", "0"], "ConfigError", "--timesteps must be"),
-    (["collect", "--timesteps", "1", "--workers", "3000"], "ConfigError", "--workers must be"),
-    (["collect", "--timesteps", "1", "--config", "none.toml"], "ConfigError", "there is no file 'none.toml'"),
-    (["collect", "--resume"], "ConfigError", "--resume needs a dataset"),
-    (["collect", "--episodes-per-worker", "1"], "UsageError", "No such option:? '?--episodes-per-worker"),
-    (["collect", "--order", "arrival"], "UsageError", "No such option:? '?--order"),
-    (["collect", "--timesteps"], "UsageError", "--timesteps"),
-    (["collect", "stray"], "UsageError", "stray"),
-    (["exact"], "ConfigError", "needs --episodes-per-worker, got none"),
-    (["exact", "--timesteps", "1"], "UsageError", "No such option:? '?--timesteps"),
-    (["replay", "here"], "UsageError", "say which episodes"),
-    (["replay", "here", "--all", "--episodes", "1:2"], "UsageError", "these options exclude each other"),
+    (["collect"], "ConfigError", r"--timesteps .*--episodes .*--max-time.*\[amount-option\]"),
+    (["collect", "--timesteps", "0"], "ConfigError", r"--timesteps .*\[option-value\]"),
+    (["collect", "--timesteps", "1", "--workers", "3000"], "ConfigError", r"--workers .*\[option-value\]"),
     (
-        ["replay", "here", "--episode", "3", "--episodes", "1:2"],
-        "UsageError",
-        "these options exclude each other",
+        ["collect", "--timesteps", "1", "--config", "none.toml"],
+        "ConfigError",
+        r"'none.toml'.*\[spec-file-missing\]",
     ),
-    (["replay", "here", "--episodes", "2:1"], "ConfigError", "--episodes must be"),
-    (["info"], "UsageError", "DIR"),
-    (["colect"], "UsageError", "colect"),
-    (["policy"], "UsageError", "Missing command"),
-    (["policy", "pack", "a:b"], "UsageError", "--output"),
-    (["policy", "inspect", "a.pkl"], "UsageError", "inspect"),
+    (["collect", "--resume"], "ConfigError", r"--resume.*\[resume-without-dataset\]"),
+    (["collect", "--episodes-per-worker", "1"], "UsageError", r"--episodes-per-worker.*\[command-line\]"),
+    (["collect", "--order", "arrival"], "UsageError", r"--order.*\[command-line\]"),
+    (["collect", "--timesteps"], "UsageError", r"--timesteps.*\[command-line\]"),
+    (["collect", "stray"], "UsageError", r"stray.*\[command-line\]"),
+    (["exact"], "ConfigError", r"--episodes-per-worker.*\[amount-option\]"),
+    (["exact", "--timesteps", "1"], "UsageError", r"--timesteps.*\[command-line\]"),
+    (["replay", "here"], "UsageError", r"\[episodes-option\]"),
+    (["replay", "here", "--all", "--episodes", "1:2"], "UsageError", r"\[episodes-option\]"),
+    (["replay", "here", "--episode", "3", "--episodes", "1:2"], "UsageError", r"\[episodes-option\]"),
+    (["replay", "here", "--episodes", "2:1"], "ConfigError", r"--episodes .*\[option-value\]"),
+    (["info"], "UsageError", r"DIR.*\[command-line\]"),
+    (["colect"], "UsageError", r"colect.*\[command-line\]"),
+    (["policy"], "UsageError", r"\[command-line\]"),
+    (["policy", "pack", "a:b"], "UsageError", r"--output.*\[command-line\]"),
+    (["policy", "inspect", "a.pkl"], "UsageError", r"inspect.*\[command-line\]"),
 ]
 
 

@@ -88,7 +88,7 @@ def test_info_of_a_folder_of_datasets(rollout: Caller, dataset: Path) -> None:
     """They are listed; a dataset that lies in another one's folder hides nothing."""
     ran = rollout("info", dataset.parent, code=5)
     assert "[not-a-dataset]" in ran.stderr
-    assert f"hint: name one of: {dataset}" in ran.stderr
+    assert str(dataset) in ran.stderr.splitlines()[1]
     rollout(*MAKE, "--episodes", "1", "-o", dataset / "inner")
     assert str(dataset) in rollout("info", dataset).stdout.splitlines()[0]
 
@@ -138,10 +138,8 @@ def test_replay(rollout: Caller, dataset: Path) -> None:
     document = json.loads(rollout("replay", "--trust", dataset, "--all", "--json").stdout)
     count = len(numbers_of(dataset))
     assert (count, count, []) == (document["replayed"], document["identical"], document["different"])
-    assert (
-        f"ids from 0 to {count - 1}"
-        in rollout("replay", "--trust", dataset, "--episode", "100000", code=2).stderr
-    )
+    refused = rollout("replay", "--trust", dataset, "--episode", "100000", code=2).stderr
+    assert all(part in refused for part in (f"{count - 1}", "[episode-missing]"))
 
 
 def test_episodes_that_differ(rollout: Caller, project: Path) -> None:
@@ -166,10 +164,9 @@ def test_episodes_that_differ(rollout: Caller, project: Path) -> None:
     document = json.loads(
         as_process("replay", "--trust", "out", "--all", "--json", cwd=project, code=6).stdout
     )
-    first = "3 of 3 episodes differ; the first, episode 0 of out, is not as stored: reward at step 0 was "
-    assert document["error"]["message"].startswith(first)
-    assert document["error"]["hint"].startswith("mine.py has changed since the dataset was made")
-    assert "the source of the environment has changed" in document["error"]["hint"]
+    assert "data-not-repeated" == document["error"]["code"]
+    assert all(part in document["error"]["message"] for part in ("3", "episode 0", "reward at step 0"))
+    assert "mine.py" in document["error"]["hint"]
     assert "reward" == document["different"][0]["difference"]["field"]
 
 
@@ -182,8 +179,9 @@ def test_policy_pack(rollout: Caller, project: Path) -> None:
     assert "class        mine.Own" in ran.stdout
     document = json.loads(rollout("policy", "pack", "mine:Own", "-o", "two.pkl", "--json").stdout)
     assert sha256(Path("two.pkl").read_bytes()).hexdigest() == document["sha256"]
-    assert "own.pkl' exists already" in rollout("policy", "pack", "mine:Own", "-o", "own.pkl", code=5).stderr
-    assert "cannot write" in rollout("policy", "pack", "mine:Own", "-o", "a" * 300, code=5).stderr
+    refused = rollout("policy", "pack", "mine:Own", "-o", "own.pkl", code=5).stderr
+    assert all(part in refused for part in ("own.pkl", "[output-exists]"))
+    assert "[write-failed]" in rollout("policy", "pack", "mine:Own", "-o", "a" * 300, code=5).stderr
     assert "own.pkl\n" == rollout("policy", "pack", "mine:Own", "-o", "own.pkl", "--overwrite", "-q").stdout
     (project / "mine.py").unlink()
     rollout("collect", "--sampler", "local", "--episodes", "2", "--policy", "own.pkl", "-q", "-o", "out")

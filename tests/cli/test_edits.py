@@ -39,8 +39,8 @@ def test_filter(rollout: Caller, made: Path) -> None:
     assert "[folder-not-empty]" in rollout(*words, code=5).stderr
     rollout("verify", "out")
     refused = rollout("filter", made, "--keep", "lenght > 3", "-o", "no", code=2).stderr.splitlines()
-    assert refused[0].endswith("at character 1 [expression-syntax]")
-    assert "  hint: did you mean length?" == refused[1]
+    assert all(part in refused[0] for part in ("'lenght'", "[expression-syntax]"))
+    assert "length" in refused[1]
 
 
 def test_split_and_merge(rollout: Caller, made: Path) -> None:
@@ -67,9 +67,10 @@ def test_merge_of_runs(rollout: Caller, made: Path) -> None:
     assert not Path("both").exists()
     rollout(*words, "-q")
     rollout("verify", "both")
-    assert "given twice" in rollout("merge", made, "both", "-o", "no", code=2).stderr
+    assert "[episode-repeated]" in rollout("merge", made, "both", "-o", "no", code=2).stderr
     rollout(*MAKE, "--env", "Pendulum-v1", "--max-episode-length", "5", "-o", "pendulum")
-    assert "spaces" in rollout("merge", made, "pendulum", "-o", "no", code=2).stderr
+    refused = rollout("merge", made, "pendulum", "-o", "no", code=2).stderr
+    assert all(part in refused for part in ("spaces", "[datasets-incompatible]"))
     assert not Path("no").exists()
 
 
@@ -89,7 +90,8 @@ def test_convert(rollout: Caller, made: Path) -> None:
     rollout("convert", made, "--next-observation", "--group-rows", "64", "-o", "out")
     assert "next_observation" in info_of(Path("out"))["features"]
     rollout("diff", made, "out")
-    assert "[info-unknown]" in rollout("convert", made, "--drop-info", "x", "-o", "no", code=2).stderr
+    refused = rollout("convert", made, "--drop-info", "x", "-o", "no", code=2).stderr
+    assert all(part in refused for part in ("'x'", "[info-unknown]"))
     assert "[nothing-to-change]" in rollout("convert", made, "-o", "no", code=2).stderr
     assert not Path("no").exists()
 
@@ -113,11 +115,9 @@ def test_relabel(rollout: Caller, made: Path, project: Path) -> None:
     assert ("relabel", 12) == (document["operation"], document["episodes"])
     rollout("verify", "out")
     refused = rollout("relabel", made, "--reward", "mine:fails", "-o", "no", code=3).stderr
-    assert "mine:fails failed for episode 0: AttributeError" in refused
-    assert (
-        "did you mean mine:reward or mine:fails?"
-        in rollout("relabel", made, "--reward", "mine.py", "-o", "no", code=2).stderr
-    )
+    assert all(part in refused for part in ("mine:fails", "AttributeError", "[reward-function]"))
+    refused = rollout("relabel", made, "--reward", "mine.py", "-o", "no", code=2).stderr
+    assert all(part in refused for part in ("mine:reward", "mine:fails", "[function-spec]"))
     assert not Path("no").exists()
 
 
@@ -128,7 +128,7 @@ def test_diff(rollout: Caller, made: Path) -> None:
     assert "" == rollout("diff", made, "same", "-q").stdout
     rollout(*MAKE, "--seed", "8", "-o", "other")
     ran = rollout("diff", made, "other", code=6)
-    assert "made and other differ first in seed at step 0 of episode 0: " in ran.stderr
+    assert all(part in ran.stderr for part in ("made", "other", "seed", "[datasets-differ]"))
     document = json.loads(rollout("diff", made, "other", "--json", code=6).stdout)
     assert (False, 0, "seed") == (
         document["identical"],
@@ -142,8 +142,8 @@ def test_an_edit_of_a_damaged_dataset(rollout: Caller, made: Path) -> None:
     flip(next(made.glob("data/**/*.parquet")), 600)
     words = ("filter", made, "--keep", "length > 0", "-o", "out")
     refused = rollout(*words, code=5).stderr
-    assert "error: made is damaged: data/chunk-00000/file-00000.parquet: it is damaged" in refused
-    assert "keep the valid part with `rollout repair made`, or read it as it is with --no-verify" in refused
+    named = ("made", "data/chunk-00000/file-00000.parquet", "[dataset-damaged]")
+    assert all(part in refused for part in (*named, "`rollout repair made`", "--no-verify"))
     refused = rollout(*words, "--no-verify", code=5).stderr
     assert "`rollout verify` says what is damaged" in refused
     assert "nothing was committed" in refused
@@ -161,7 +161,7 @@ def test_a_film_of_relabelled_episodes(rollout: Caller) -> None:
     assert "replayed  as stored" in ran.stdout
     assert "" == ran.stderr
     refused = rollout("relabel", "blind", "--reward", "tests.cli.test_edits:MAKE", "-o", "no", code=3).stderr
-    assert "tests.cli.test_edits:MAKE is tuple, and no function" in refused
+    assert all(part in refused for part in ("tests.cli.test_edits:MAKE", "tuple", "[function-type]"))
 
 
 def ordered(episode: Episode) -> Any:

@@ -103,7 +103,7 @@ def test_list(rollout: Caller, dataset: Path) -> None:
     date = info_of(dataset)["times"]["started"][:10]
     expected = ["cart", "CartPole-v1", "random", "9", steps, f"{mean:.6g}", date, *size, "complete"]
     assert expected == [path, *found]
-    assert "is not valid JSON: Expecting property name" in lines[2]
+    assert "Expecting property name" in lines[2]
     document = json.loads(rollout("list", dataset.parent, "--json").stdout)
     assert [9, None] == [row.get("episodes") for row in document["datasets"]]
     assert [mean, None] == [row.get("mean_return") for row in document["datasets"]]
@@ -139,7 +139,8 @@ def test_plot(rollout: Caller, dataset: Path, monkeypatch: pytest.MonkeyPatch) -
     document = json.loads(rollout("plot", dataset, "over-time", "--json").stdout)
     returns = episodes_of(dataset)["return"].to_pylist()  # So few have a group each.
     assert [[one] * 3 for one in returns] == document["chart"]["percentiles"]
-    assert "the plots are: returns" in rollout("plot", dataset, "rewards", code=2).stderr
+    refused = rollout("plot", dataset, "rewards", code=2).stderr
+    assert all(part in refused for part in ("returns", "over-time", "[plot-unknown]"))
     assert "--output a.png" in rollout("plot", dataset, "-o", "a.pdf", code=2).stderr
 
 
@@ -150,10 +151,8 @@ def test_render(rollout: Caller) -> None:
     ran = rollout("render", "--trust", "out", "--episode", "1", "-o", "film")
     assert "as stored" in ran.stdout
     assert len(list(Path("film").iterdir())) == episodes_of(Path("out"))["length"][1].as_py() + 1
-    assert (
-        "ids from 0 to 1"
-        in rollout("render", "--trust", "out", "--episode", "2", "-o", "b.gif", code=2).stderr
-    )
+    refused = rollout("render", "--trust", "out", "--episode", "2", "-o", "b.gif", code=2).stderr
+    assert "[episode-missing]" in refused
     source = info_of(Path("out"))["sources"][0]
     source["collector"]["env_kwargs"]["password"] = "***"
     set_source(Path("out"), collector=source["collector"])
@@ -178,7 +177,7 @@ def test_what_names_no_local_file(
     commands = *((name, dataset) for name in ("render", "plot", "report")), ("policy", "pack", "a:b")
     for command in commands:
         error = rollout(*command, "--output", output, code=2).stderr
-        assert f"{output!r} names no local file" in error
+        assert all(part in error for part in (repr(output), "[output-not-local]"))
     assert [] == [*tmp_path.iterdir()]
     rollout("report", dataset, "--output", f"file://{tmp_path}/seen.html")
     assert (tmp_path / "seen.html").is_file()

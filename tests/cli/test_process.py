@@ -169,7 +169,7 @@ def test_results_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
         ran = subprocess.run(
             [*command(), "--version"], env=variables(), stdout=full, stderr=subprocess.PIPE, check=False
         )
-    assert (5, True) == (ran.returncode, b"cannot write to standard output" in ran.stderr)
+    assert (5, True) == (ran.returncode, b"[stdout-failed]" in ran.stderr)
 
 
 def test_streams_that_are_closed(rollout: Caller, tmp_path: Path) -> None:
@@ -217,7 +217,8 @@ def test_a_closed_terminal_ends_the_run_politely(rollout: Caller, tmp_path: Path
         ran = run.end()
     assert (143, "", ()) == (ran.code, ran.stdout, ran.left), ran.said
     assert "notice: SIGHUP: the run is ending" in ran.stderr
-    assert f"rollout: error: the run was ended by SIGHUP: {len(numbers_of(output)):,} finished" in ran.stderr
+    (error,) = (line for line in ran.stderr.splitlines() if line.startswith("rollout: error: "))
+    assert all(part in error for part in ("SIGHUP", f"{len(numbers_of(output)):,}", "[terminated]"))
     assert "interrupted" == info_of(output)["status"]
     rollout("verify", output)
 
@@ -266,7 +267,7 @@ def test_a_signal_before_a_worker_has_started(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGTERM)
         ran = run.end()
     assert 143 == ran.code, ran.said
-    assert "ended by SIGTERM before" in ran.stderr
+    assert all(part in ran.stderr for part in ("SIGTERM", "[terminated]"))
     assert not (tmp_path / "out").exists()
 
 
@@ -282,7 +283,7 @@ def test_a_signal_while_the_fork_server_imports_torch(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGTERM)
         ran = run.end()
     assert 143 == ran.code, ran.said
-    assert "ended by SIGTERM before" in ran.stderr
+    assert all(part in ran.stderr for part in ("SIGTERM", "[terminated]"))
     assert not ran.left
     assert not (tmp_path / "out").exists()
 
@@ -337,7 +338,7 @@ def test_no_memory_is_left_for_an_error(tmp_path: Path) -> None:
     )
     words = ("collect", "--sampler", "local", "--env", "eater:make", "--episodes", "1", "--output", "out")
     ran = as_process(*words, cwd=tmp_path, code=4)
-    assert ran.stderr.startswith("rollout: error: out of memory: ")
+    assert "[process-out-of-memory]" in ran.stderr.splitlines()[0]
 
 
 def test_verbose_shows_that_tidying_up_failed_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,10 +347,8 @@ def test_verbose_shows_that_tidying_up_failed_too(capsys: pytest.CaptureFixture[
     error.add_note("hint: make room")
     error.add_note("out/.data.tmp cannot be removed")
     report(error, as_json=False, verbose=False)
-    assert [
-        "rollout: error: the disk is full [storage]",
-        "  hint: make room",
-    ] == capsys.readouterr().err.splitlines()
+    lines = ["rollout: error: the disk is full [storage]", "  hint: make room"]
+    assert lines == capsys.readouterr().err.splitlines()
     report(error, as_json=False, verbose=True)
     said = capsys.readouterr().err
     assert (1, 1) == (said.count("make room"), said.count("out/.data.tmp cannot be removed"))

@@ -285,14 +285,14 @@ def test_no_secret_is_shown_or_written(rollout: Caller) -> None:
     # Other secrets are no other run: both are cut where they are compared.
     changed = ("--env-kwargs", "size=3", "--env-kwargs", "api_token=tk1111")
     said.append(rollout(*collect, *changed, "--episodes", "4", "--resume", code=2))
-    assert "env_kwargs was" in said[-1].stderr
+    assert all(part in said[-1].stderr for part in ("env_kwargs", "[resume-differs]"))
     said.append(rollout(*COLLECT[:-1], "--resume", "-o", "out", code=2))
-    assert "lacks 'api_token'" in said[-1].stderr
+    assert all(part in said[-1].stderr for part in ("'api_token'", "[secret-missing]"))
     said += [rollout(*collect, "--episodes", "2", "--dry-run", *words) for words in ((), ("--json",))]
     # What was printed is no configuration with the secrets.
     Path("again.toml").write_text(said[-2].stdout)
     said.append(rollout("collect", "--config", "again.toml", "--output", "again", code=2))
-    assert "lacks 'api_token'" in said[-1].stderr
+    assert all(part in said[-1].stderr for part in ("'api_token'", "[secret-missing]"))
     fails = (*collect, "--env-kwargs", "fails=true", "--episodes", "1", "--overwrite", "--verbose")
     said += [rollout(*fails, code=3), rollout(*fails, "--json", code=3)]
     assert "cannot log in with" in said[-2].stderr

@@ -142,7 +142,8 @@ def test_what_is_missing_is_known_by_name() -> None:
     judge = Judge("env_info.late == 51 or env_info.mood == 'a' or episode_info.tsk == 1")
     kept, _, unmet = judge.judge(concatenate(chunks()[:50]))
     assert {"env_info.late", "env_info.mood", "episode_info.tsk"} == unmet.keys()
-    assert (None, "did you mean env_info.mode?") == (kept, unmet["env_info.mood"].hint)
+    assert kept is None
+    assert "env_info.mode" in unmet["env_info.mood"].hint
     kept, _, unmet = judge.judge(concatenate(chunks()[50:]))
     assert {"env_info.mood", "episode_info.tsk"} == unmet.keys()
     assert kept is not None
@@ -179,37 +180,34 @@ def test_only_the_columns_that_are_named_are_read(dataset: Dataset, monkeypatch:
     assert {("env_info.is_success", "env_info_extra")} == set(read)
 
 
-REFUSED = {
-    "": ("is empty", "for example"),
-    "retrun > 1": ("no column 'retrun' at character 1", "did you mean return?"),
-    "length > 1 and is_success": (
-        "no column 'is_success' at character 16",
-        "did you mean env_info.is_success?",
-    ),
-    "env_info.a-b > 1": ("no column 'env_info.a' at", "did you mean `env_info.a-b`?"),
-    "zzz": ("no column 'zzz'", "there are: episode_id, source,"),
-    "length = 20": ("'=' is not part of the language at character 8", "write =="),
-    "length > 1 && true": ("'&' is not part of the language at character 12", "write and"),
-    "length % 2": ("'%' is not part", "backquotes"),
-    "length > ": ("a word too many at character 9", "for example"),
-    "(length": ("a word too many", "for example"),
-    "length 20": ("a word too many at character 8", "for example"),
-    "length in 20": ("'in' needs a list at character 11", "length in [200, 500]"),
-    "length > 'a'": ("compares a text with a number at character 1", ""),
-    "length > 1 and 'a'": ("a text is neither true nor false at character 16", "compare it"),
-    "env_info.mode + 1 > 2": ("calculates with a text at character 1", ""),
-    "length(3)": ("not part of the language", ""),
-    "env_info.v > 1": ("env_info.v cannot be used", "dataset[mask]"),
-    "env_info.deep == 1": ("env_info.deep cannot be used", "dataset[mask]"),
+SYNTAX, COLUMN = "expression-syntax", "expression-column"
+REFUSED: dict[str, tuple[str, list[str], str]] = {
+    "": (SYNTAX, [], ""),
+    "retrun > 1": (SYNTAX, ["'retrun'", "1"], "return"),
+    "length > 1 and is_success": (SYNTAX, ["'is_success'", "16"], "env_info.is_success"),
+    "env_info.a-b > 1": (SYNTAX, ["'env_info.a'"], "`env_info.a-b`"),
+    "zzz": (SYNTAX, ["'zzz'"], "episode_id, source,"),
+    "length = 20": (SYNTAX, ["'='", "8"], "=="),
+    "length > 1 && true": (SYNTAX, ["'&'", "12"], "and"),
+    "length % 2": (SYNTAX, ["'%'"], ""),
+    "length > ": (SYNTAX, ["9"], ""),
+    "(length": (SYNTAX, [], ""),
+    "length 20": (SYNTAX, ["8"], ""),
+    "length in 20": (SYNTAX, ["'in'", "11"], "length in [200, 500]"),
+    "length > 'a'": (SYNTAX, ["1"], ""),
+    "length > 1 and 'a'": (SYNTAX, ["16"], ""),
+    "env_info.mode + 1 > 2": (SYNTAX, ["1"], ""),
+    "length(3)": (SYNTAX, [], ""),
+    "env_info.v > 1": (COLUMN, ["env_info.v"], "dataset[mask]"),
+    "env_info.deep == 1": (COLUMN, ["env_info.deep"], "dataset[mask]"),
 }
 
 
 @pytest.mark.parametrize("expression", REFUSED)
 def test_what_cannot_be_used(dataset: Dataset, expression: str) -> None:
     """One line, with the place, and a hint."""
-    message, hint = REFUSED[expression]
-    with pytest.raises(UsageError) as caught:
+    code, values, hint = REFUSED[expression]
+    with raises(UsageError, code, *values) as caught:
         dataset.filter(expression)
-    assert message in caught.value.message
     assert hint in caught.value.hint
     assert "\n" not in caught.value.message

@@ -237,7 +237,7 @@ def test_a_dataset_that_was_replaced_is_an_error_and_never_wrong_rows(
     for place in range(0 if not is_open else 9, 60):  # The first 50 rows are in memory.
         with raises(DatasetFormatError, "file-of-other-run") as caught:
             dataset[place].rewards  # noqa: B018 - reading is the point
-        assert "load it again" in caught.value.hint
+        assert caught.value.hint
 
 
 @pytest.mark.parametrize("when", ["before a file is read", "after that", "while it is loaded"])
@@ -264,7 +264,7 @@ def test_a_dataset_that_was_replaced_by_one_of_the_same_fingerprint_is_an_error(
         replace_it()
     with raises(DatasetFormatError, "dataset-replaced") as caught:
         load(tmp_path) if when == "while it is loaded" else dataset[3].rewards
-    assert "load the dataset again" == caught.value.hint
+    assert caught.value.hint
 
 
 def test_a_dataset_that_is_replaced_while_its_files_are_listed_is_said_to_be(
@@ -319,30 +319,25 @@ def test_a_reader_goes_on_while_its_dataset_grows(tmp_path: Path) -> None:
 
 
 HARMS: list[tuple[str, Callable[[Path], object], str]] = [
-    ("missing", Path.unlink, "is missing"),
-    ("empty", lambda path: path.write_bytes(b""), "is not a file of this format|is damaged"),
-    (
-        "cut short",
-        lambda path: path.write_bytes(path.read_bytes()[:500]),
-        "is not a file of this format|is damaged",
-    ),
-    ("a FIFO", make_fifo, "is not a regular file"),
-    ("a folder", make_folder, "is not a regular file"),
+    ("missing", Path.unlink, "file-missing"),
+    ("empty", lambda path: path.write_bytes(b""), "parquet-unreadable"),
+    ("cut short", lambda path: path.write_bytes(path.read_bytes()[:500]), "parquet-unreadable"),
+    ("a FIFO", make_fifo, "not-a-regular-file"),
+    ("a folder", make_folder, "not-a-regular-file"),
 ]
 
 
-@pytest.mark.parametrize(("name", "harm", "problem"), HARMS, ids=[one[0] for one in HARMS])
+@pytest.mark.parametrize(("name", "harm", "code"), HARMS, ids=[one[0] for one in HARMS])
 def test_a_damaged_data_file_is_named_when_it_is_read(
-    folder: Path, name: str, harm: Callable[[Path], object], problem: str
+    folder: Path, name: str, harm: Callable[[Path], object], code: str
 ) -> None:
     """And not before: episodes of other files are read."""
     path = folder / data(1)
     harm(path)
     dataset = load(folder)
     assert rich_episodes()[0].rewards.tolist() == dataset[0].rewards.tolist()
-    with pytest.raises(DatasetFormatError, match=problem) as caught:
+    with raises(DatasetFormatError, code, path):
         dataset.to_episode_batch()
-    assert str(path) in caught.value.message
 
 
 @pytest.mark.parametrize(("name", "harm", "problem"), HARMS[1:], ids=[one[0] for one in HARMS[1:]])

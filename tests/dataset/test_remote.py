@@ -78,22 +78,21 @@ def test_what_would_leave_the_uri_for_the_disk_of_this_machine_is_an_error() -> 
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "code", "value"),
     [
-        ("s3://user:secret@bucket/x", "credentials"),
-        ("s3://bucket/x?endpoint_override=user:secret@host", "credentials"),
-        ("s3://bucket/x?access_key=a", "no option 'access_key'"),
-        ("gs://bucket/x?anonymous=1", "true or false"),
-        ("s3:///x", "no storage"),
-        ("http://host/x", "no storage"),
-        ("file://host/x", "no storage"),
-        (Path("s3://bucket/x"), "as a text"),
+        ("s3://user:secret@bucket/x", "uri-credentials", "s3://"),
+        ("s3://bucket/x?endpoint_override=user:secret@host", "uri-credentials", "s3://"),
+        ("s3://bucket/x?access_key=a", "uri-option", "'access_key'"),
+        ("gs://bucket/x?anonymous=1", "uri-option", "anonymous=1"),
+        ("s3:///x", "uri-unknown", "s3://"),
+        ("http://host/x", "uri-unknown", "http://host"),
+        ("file://host/x", "uri-unknown", "file://host"),
+        (Path("s3://bucket/x"), "uri-as-path", "bucket/x"),
     ],
 )
-def test_a_uri_that_cannot_be_used_is_a_usage_error(uri: Any, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_a_uri_that_cannot_be_used_is_a_usage_error(uri: Any, code: str, value: str) -> None:
+    with raises(UsageError, code, value) as caught:
         folder_of(uri)
-    assert said in f"{caught.value} {caught.value.hint}"
     assert "secret" not in f"{caught.value} {caught.value.hint}"
 
 
@@ -209,8 +208,6 @@ def test_a_server_that_answers_no_more_is_asked_for_one_thing_only(monkeypatch: 
             wait_for_writes(writer)
             store.fall_silent()
             writer.close(status="complete")
-    assert "cannot be used" in caught.value.message
-    assert caught.value.hint.endswith(
-        f"what was committed stays in {folder_of(store.uri)}; resume=True continues from there"
-    )
+    assert "server-silent" == caught.value.code
+    assert all(part in caught.value.hint for part in (str(folder_of(store.uri)), "resume=True"))
     assert (2, 1) == (len(store.unanswered), len(set(store.unanswered)))

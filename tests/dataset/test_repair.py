@@ -241,25 +241,22 @@ def test_what_was_said_of_the_whole_run_is_not_said_of_a_part(folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("harm", "problem"),
+    ("harm", "error"),
     [
-        (Path.unlink, "is not a dataset"),
-        (lambda path: path.write_text("{"), "not valid JSON"),
-        (
-            lambda path: set_json(path, spaces={"observation": {}, "action": {}}),
-            "builds no space",
-        ),
-        (lambda path: set_json(path, partitions="1"), "is damaged: its partitions is '1'"),
-        (lambda path: set_json(path, first_numbers=[0, 9]), r"is damaged: its first_numbers is \[0, 9\]"),
+        (Path.unlink, ("not-a-dataset",)),
+        (lambda path: path.write_text("{"), ("info-not-json",)),
+        (lambda path: set_json(path, spaces={"observation": {}, "action": {}}), ("info-features",)),
+        (lambda path: set_json(path, partitions="1"), ("info-value", "partitions", "'1'")),
+        (lambda path: set_json(path, first_numbers=[0, 9]), ("info-value", "first_numbers", "[0, 9]")),
     ],
 )
-def test_a_lost_info_is_not_made_anew(folder: Path, harm: Harm, problem: str) -> None:
+def test_a_lost_info_is_not_made_anew(folder: Path, harm: Harm, error: tuple[str, ...]) -> None:
     """The files do not have all that it records; the error says what helps, and nothing is changed."""
     harm(folder / INFO)
     before = hashes(folder)
-    with pytest.raises(DatasetFormatError, match=problem) as caught:
+    with raises(DatasetFormatError, *error) as caught:
         repair_dataset(folder)
-    assert "from a copy" in caught.value.hint
+    assert "meta/info.json" in caught.value.hint
     assert before == hashes(folder)
     assert not list(folder.glob(".*"))
 
@@ -283,7 +280,7 @@ def test_a_dataset_of_another_version_is_left_alone(folder: Path, version: int) 
     set_json(folder / INFO, format_version=version)
     with raises(DatasetFormatError, "info-version", version) as caught:
         repair_dataset(folder)
-    assert "the version of rollout-collect that made it" in caught.value.hint
+    assert "rollout-collect" in caught.value.hint
 
 
 def test_a_dataset_that_is_being_written_is_left_alone(folder: Path) -> None:

@@ -37,6 +37,7 @@ from tests.helpers.damage import (
     set_values,
 )
 from tests.helpers.datasets import stats_of
+from tests.helpers.errors import raises
 from tests.helpers.writing import (
     RICH_SPEC,
     SMALL,
@@ -114,18 +115,18 @@ ANOMALY = {"column": "reward", "problem": "not_finite", "what": "nan", "episode"
 Row = tuple[str, Harm, str, str, list[int] | None]
 ROWS: list[Row] = [
     # What is broken, the file that is named, part of the problem, and which episodes of the second segment.
-    ("a data file is missing", lambda root: (root / DATA).unlink(), DATA, "is missing", None),
+    ("a data file is missing", lambda root: (root / DATA).unlink(), DATA, "", None),
     ("an episodes file is missing", lambda root: (root / EPISODES).unlink(), EPISODES, "there are later", []),
     ("a file is empty", lambda root: (root / DATA).write_bytes(b""), DATA, "", None),
-    ("a data file is a FIFO", lambda root: make_fifo(root / DATA), DATA, "not a regular file", None),
+    ("a data file is a FIFO", lambda root: make_fifo(root / DATA), DATA, "", None),
     (
         "an episodes file is a FIFO",
         lambda root: make_fifo(root / EPISODES),
         EPISODES,
-        "not a regular file",
+        "",
         [],
     ),
-    ("a data file is a folder", lambda root: make_folder(root / DATA), DATA, "not a regular file", None),
+    ("a data file is a folder", lambda root: make_folder(root / DATA), DATA, "", None),
     ("stats.json is a FIFO", lambda root: make_fifo(root / STATS), STATS, "missing", []),
     ("stats.json is missing", lambda root: (root / STATS).unlink(), STATS, "missing", []),
     (
@@ -142,12 +143,12 @@ ROWS: list[Row] = [
         "not those of the steps",
         [],
     ),
-    ("data is a file", lambda root: make_file(root / "data"), DATA, "is missing", None),
+    ("data is a file", lambda root: make_file(root / "data"), DATA, "", None),
     (
         "a folder has a file's name",
         lambda root: (root / episodes(99)).mkdir(),
         episodes(99),
-        "not a regular file",
+        "",
         [],
     ),
     (
@@ -158,9 +159,9 @@ ROWS: list[Row] = [
         None,
     ),
     ("a row is missing", drop(DATA, lambda table: table.slice(1)), DATA, "its episodes file states", [-1]),
-    ("no reward", drop(DATA, lambda table: table.drop_columns(["reward"])), DATA, "other columns", None),
-    ("no seed", drop(EPISODES, lambda table: table.drop_columns(["seed"])), EPISODES, "other columns", []),
-    ("no episode", drop(EPISODES, lambda table: table.slice(0, 0)), EPISODES, "no row", []),
+    ("no reward", drop(DATA, lambda table: table.drop_columns(["reward"])), DATA, "reward", None),
+    ("no seed", drop(EPISODES, lambda table: table.drop_columns(["seed"])), EPISODES, "seed", []),
+    ("no episode", drop(EPISODES, lambda table: table.slice(0, 0)), EPISODES, "", []),
     ("a wrong episode_id", put(DATA, "episode_id", 0, 3), DATA, "episode_id", [0]),
     ("a wrong step", put(DATA, "step", 0, 7), DATA, "step is not", [0]),
     ("a wrong step type", put(DATA, "step_type", -1, 1), DATA, "step_type", [-1]),
@@ -419,20 +420,20 @@ def test_a_run_that_is_not_over_verifies_as_far_as_it_is_committed(folder: Path)
 
 
 @pytest.mark.parametrize(
-    "harm",
+    ("harm", "code"),
     [
-        Path.unlink,
-        make_fifo,
-        lambda path: path.write_text("{"),
-        lambda path: set_json(path, steps=None),
-        lambda path: set_json(path, status="done"),
-        lambda path: set_json(path, spaces={}),
-        lambda path: set_json(path, features=3),
+        (Path.unlink, "not-a-dataset"),
+        (make_fifo, "not-a-regular-file"),
+        (lambda path: path.write_text("{"), "info-not-json"),
+        (lambda path: set_json(path, steps=None), "info-value"),
+        (lambda path: set_json(path, status="done"), "info-value"),
+        (lambda path: set_json(path, spaces={}), "info-features"),
+        (lambda path: set_json(path, features=3), "info-value"),
     ],
 )
-def test_without_a_whole_info_there_is_nothing_to_verify(folder: Path, harm: Harm) -> None:
+def test_without_a_whole_info_there_is_nothing_to_verify(folder: Path, harm: Harm, code: str) -> None:
     harm(folder / INFO)
-    with pytest.raises(DatasetFormatError, match=r"info\.json"):
+    with raises(DatasetFormatError, code, "info.json"):
         verify_dataset(folder)
 
 

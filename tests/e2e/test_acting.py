@@ -61,7 +61,7 @@ def test_the_width_of_a_batch_changes_nothing(folder: Path) -> None:
     assert all(first.actions.tobytes() == second.actions.tobytes() for first, second in pairs)
     mixed = ("collect", "--episodes", "3", "--policy", "mix:0.5*random+0.5*random", *vector, *LOCAL)
     ran = called(*mixed, "--quiet", "--output", folder / "mixed", code=3)
-    assert "MixPolicy acts on one observation at a time" in ran.stderr
+    assert all(part in ran.stderr for part in ("MixPolicy", "[policy-not-batched]"))
 
 
 def test_a_mixture_is_resumed_and_replayed_from_another_folder(folder: Path, tmp_path: Path) -> None:
@@ -73,9 +73,10 @@ def test_a_mixture_is_resumed_and_replayed_from_another_folder(folder: Path, tmp
     assert_same_data(whole, out)
     ran = called("replay", "--trust", out, "--episodes", "0:9", "--json", cwd=tmp_path)
     assert (9, []) == tuple(json.loads(ran.stdout)[key] for key in ("identical", "notices"))
-    assert "epsilon was 0.25" in called(*resume, "210", "--epsilon", "0.5", "--output", out, code=2).stderr
+    ran = called(*resume, "210", "--epsilon", "0.5", "--output", out, code=2)
+    assert all(part in ran.stderr for part in ("epsilon", "0.25", "[resume-differs]"))
     (folder / "p.pkl").write_bytes(cloudpickle.dumps(lambda observation: push(observation, 0.1)))
-    assert "policy has changed" in called(*resume, "210", "--output", out, code=2).stderr
+    assert "[resume-differs]" in called(*resume, "210", "--output", out, code=2).stderr
     assert "[policy-hash]" in called("replay", "--trust", out, "--episode", "0", code=3).stderr
 
 
@@ -155,7 +156,8 @@ def test_what_cannot_be_replayed_is_refused(folder: Path, made: Path) -> None:
     ran = called(*words, *ENV, "--seed", "4", cwd=folder, code=2)
     assert "[recording-seed]" in ran.stderr
     assert "--seed 3" in ran.stderr
-    assert "are of Box(-1.0, 1.0" in called(*words, "--env", "CartPole-v1", cwd=folder, code=3).stderr
+    ran = called(*words, "--env", "CartPole-v1", cwd=folder, code=3)
+    assert all(part in ran.stderr for part in ("Box(-1.0, 1.0", "Discrete(2)", "[policy-space]"))
     ran = called(*words, *ENV, "--env-kwargs", "endless=true", cwd=folder, code=3)
     assert "[recording-ended]" in ran.stderr
     vector = ("--env", "tests.helpers.envs:vector", "--env-kwargs", "autoreset_mode=NextStep")
@@ -163,8 +165,9 @@ def test_what_cannot_be_replayed_is_refused(folder: Path, made: Path) -> None:
     called("collect", *vector, *native, "--output", "native", cwd=folder)
     ran = called(*words, *ENV, "--policy", "replay:native", cwd=folder, code=3)
     assert "[recording-numbers]" in ran.stderr
-    for spec, text in (("replay:", "must name a dataset"), ("replay:nothing", "nothing")):
-        assert text in called(*words, *ENV, "--policy", spec, cwd=folder, code=None).stderr
+    for spec, parts in (("replay:", ("[policy-spec]",)), ("replay:nothing", ("nothing", "[not-a-dataset]"))):
+        ran = called(*words, *ENV, "--policy", spec, cwd=folder, code=None)
+        assert all(part in ran.stderr for part in parts), ran.stderr
 
 
 def test_recorded_actions_of_a_mixture(folder: Path, made: Path) -> None:

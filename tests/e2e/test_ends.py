@@ -86,7 +86,8 @@ def test_combined_ends_are_resumed(tmp_path: Path) -> None:
     collect(out, "--resume", "--timesteps", "90000", "--episodes", "450", "--workers", "2")
     assert "episodes" == source_of(out)["stopped_by"]
     assert_same_data(tmp_path / "whole", out)
-    assert "more than" in collect(out, "--resume", "--timesteps", "90000", "--episodes", "400", code=2).stderr
+    ran = collect(out, "--resume", "--timesteps", "90000", "--episodes", "400", code=2)
+    assert all(part in ran.stderr for part in ("450", "400", "[too-many-episodes]"))
 
 
 @pytest.mark.parametrize("amount", usually([["--timesteps", "9000"], []], lambda amount: not amount))
@@ -120,7 +121,7 @@ def test_time_without_an_episode(tmp_path: Path) -> None:
     """There is nothing that a dataset could be made of."""
     ran = collect(tmp_path / "out", *ENV, "--max-time", "0.2", "--env-kwargs", "what=hang", code=2)
     assert "[time-limit]" in ran.stderr
-    assert "allow more time with --max-time" in ran.stderr
+    assert "--max-time" in ran.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -140,4 +141,4 @@ def test_a_disk_that_fails_ends_a_run_in_which_a_step_hangs(tmp_path: Path) -> N
     with running(words, env=hang, before=limit) as run:
         ran = run.end()
     assert 5 == ran.code, ran.said
-    assert "cannot write" in ran.stderr
+    assert "[write-failed]" in ran.stderr

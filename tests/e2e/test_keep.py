@@ -71,11 +71,12 @@ def test_a_killed_run_is_resumed_and_extended(tmp_path: Path, whole: Path) -> No
     steps = resume(out)["steps"]
     assert steps - load(out).episodes["length"].to_pylist()[-1] < 1150 <= steps
     called("verify", out)
-    assert "keep was" in resume(out, "--keep", "return > 2", code=2).said
+    said = resume(out, "--keep", "return > 2", code=2).said
+    assert all(part in said for part in ("keep", "return > 2", "resume-differs"))
     resume(out, "--timesteps", "100000", "--episodes", "250")
     assert_same_data(whole, out)
     assert source_of(whole)["acceptance"] == source_of(out)["acceptance"]
-    assert "more than" in resume(out, "--episodes", "100", code=2).said
+    assert "too-many-episodes" in resume(out, "--episodes", "100", code=2).said
     assert numbers == numbers_of(out)
 
 
@@ -106,7 +107,8 @@ def test_a_cap_ends_the_run(tmp_path: Path, whole: Path) -> None:
     called("verify", out)
     again = resume(out)
     assert ("keep_cap", 0, cap) == (again["stopped_by"], again["sampling_time_s"], again["acceptance"]["run"])
-    assert "episodes that were run, more than the 300" in resume(out, "--keep-cap", "300", code=2).said
+    said = resume(out, "--keep-cap", "300", code=2).said
+    assert all(part in said for part in (f"{cap:,} ", "300", "too-many-episodes")), said
     resume(out, "--keep-cap", "5000")
     assert_same_data(whole, out)
 
@@ -122,8 +124,7 @@ def test_nothing_is_kept(tmp_path: Path) -> None:
 def test_an_info_that_no_episode_has(tmp_path: Path, amount: int) -> None:
     """It is an error at the end, or after 1,000 episodes, though `not` would keep them all."""
     ran = collect(tmp_path / "out", "--keep", "not env_info.step", "--episodes", str(amount), *LOCAL, code=2)
-    assert "there is no column 'env_info.step' at character 5" in ran.stderr
-    assert "did you mean env_info.steps?" in ran.stderr
+    assert all(part in ran.stderr for part in ("'env_info.step'", "env_info.steps", "[expression-syntax]"))
     assert min(amount, 1_000) <= len(numbers_of(tmp_path / "out")) < 2_500
 
 
@@ -140,17 +141,17 @@ def test_episodes_that_fail_are_skipped_as_well(tmp_path: Path, whole: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("words", "parts"),
     [
-        (("--keep", "wall_time_s < 1"), "there is no column 'wall_time_s' at character 1"),
-        (("--keep", "lenght > 1"), "there is no column 'lenght' at character 1"),
-        (("--keep", "length >"), "it is not complete"),
-        (("--keep", "true", "--shard", "1/2"), "--shard cannot divide --keep"),
-        (("--keep", "true", "--episodes", "5:9"), "--keep counts episodes from the first one on"),
-        (("--keep-cap", "9"), "--keep-cap is about --keep"),
+        (("--keep", "wall_time_s < 1"), ("'wall_time_s'", "[expression-syntax]")),
+        (("--keep", "lenght > 1"), ("'lenght'", "[expression-syntax]")),
+        (("--keep", "length >"), ("[expression-syntax]",)),
+        (("--keep", "true", "--shard", "1/2"), ("--shard", "--keep", "[options-conflict]")),
+        (("--keep", "true", "--episodes", "5:9"), ("--keep", "[options-conflict]")),
+        (("--keep-cap", "9"), ("--keep-cap", "--keep", "[options-conflict]")),
     ],
 )
-def test_what_is_refused(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
+def test_what_is_refused(tmp_path: Path, words: tuple[str, ...], parts: tuple[str, ...]) -> None:
     """Before a worker starts."""
     ran = collect(tmp_path / "out", "--episodes", "4", *words, code=2)
-    assert problem in ran.stderr
+    assert all(part in ran.stderr for part in parts), ran.stderr

@@ -179,8 +179,7 @@ def test_a_resume_after_a_change_is_refused_by_the_name_of_the_file(project: Pat
     before = data_hashes(project / "out")
     change()
     refused = called("collect", "--resume", "-n", "2000", *OUT, code=2)
-    assert f"{file} has changed" in refused.stderr
-    assert "--accept-changes" in refused.stderr
+    assert all(part in refused.stderr for part in (file, "--accept-changes", "[resume-differs]"))
     assert before == data_hashes(project / "out")
     assert "complete" == info_of(project / "out")["status"]
     n_before = len(numbers_of(project / "out"))
@@ -208,7 +207,7 @@ def test_episodes_that_are_collected_anew_are_not_replaced_by_those_of_other_fil
     CHANGED["weights behind a module"][1]()
     sys.modules.pop("mine", None)
     refused = called("collect", "--resume", "--episodes", "2", *words, code=2)
-    assert "weights.npy has changed" in refused.stderr
+    assert all(part in refused.stderr for part in ("weights.npy", "[resume-differs]"))
     assert before == data_hashes(project / "out")
     called("collect", "--resume", "--episodes", "2", "--accept-changes", *words)
     assert (2, []) == (len(numbers_of(project / "out")), source_of(project / "out")["changes"])
@@ -239,7 +238,7 @@ def test_a_module_is_pinned_by_its_source(project: Path, bytecode: str) -> None:
     assert bool(bytecode) != (project / "__pycache__").exists()
     CHANGED["a module that the policy imports"][1]()
     refused = rollout("collect", "--resume", "-n", "2000", *OUT, cwd=project, env=env, code=2)
-    assert "helper.py has changed" in refused.stderr
+    assert all(part in refused.stderr for part in ("helper.py", "[resume-differs]"))
 
 
 @pytest.mark.parametrize("case", ["weights behind a module", "weights read in the first step"])
@@ -249,7 +248,8 @@ def test_a_replay_names_a_changed_file_first(project: Path, case: str) -> None:
     CHANGED[case][1]()
     ran = called("replay", "--trust", "out", "--all", code=6)
     assert "notice: weights.npy has changed since the dataset was made" == ran.stderr.splitlines()[0]
-    assert "hint: weights.npy has changed since the dataset was made" in ran.stderr
+    assert "[data-not-repeated]" in ran.stderr
+    assert any("weights.npy" in line for line in ran.stderr.splitlines() if line.startswith("  hint: "))
     assert "it keeps state" not in ran.stderr
 
 
@@ -262,10 +262,8 @@ def test_what_no_hook_sees_is_found_by_the_stored_episode(project: Path) -> None
     before = data_hashes(project / "out")
     Path("side.txt").write_text("0")
     refused = called("collect", "--resume", "-n", "3000", *OUT, code=2)
-    assert (
-        "the policy or the environment has changed: the stored episode 0: action at step 0 was 1, is 0"
-        in refused.stderr
-    )
+    named = ("episode 0", "action at step 0 was 1, is 0", "[resume-differs]")
+    assert all(part in refused.stderr for part in named), refused.stderr
     assert before == data_hashes(project / "out")
     called("collect", "--resume", "-n", "3000", "--accept-changes", *OUT)
     assert "no" == source_of(project / "out")["reproducible"]["status"]
@@ -345,8 +343,7 @@ def test_a_worker_that_reads_other_files_than_the_others_ends_the_run(project: P
         run.workers()[0].send_signal(signal.SIGKILL)
         ran = run.end()
     assert 3 == ran.code, ran.said
-    assert "weights.npy was changed during the run, which reads it" in ran.stderr
-    assert "--resume continues there" in ran.stderr
+    assert all(part in ran.stderr for part in ("weights.npy", "--resume", "[files-changed]"))
     called("verify", out)
     assert numbers_of(out) == list(range(len(numbers_of(out))))
     called("collect", "--resume", "-n", "1000000", *OUT, code=2)
@@ -417,13 +414,13 @@ def test_episodes_read_files_of_one_name(project: Path, tmp_path_factory: pytest
     for number in range(4):
         (scenes / f"{number}" / "scene.txt").write_text(f"-0.0{number}")
     refused = called("collect", "--resume", "--episodes", "70", *OUT, code=2)
-    assert "scene.txt has changed" in refused.stderr
+    assert all(part in refused.stderr for part in ("scene.txt", "[resume-differs]"))
 
 
 def test_a_file_to_be_pinned_must_be_there(project: Path) -> None:
     """The error names it, before a worker starts."""
     ran = called("collect", "--pin", "missing.xml", "-n", "10", code=2)
-    assert "--pin names no file: 'missing.xml'" in ran.stderr
+    assert all(part in ran.stderr for part in ("--pin", "'missing.xml'", "[pin-missing]"))
     assert [] == list(project.iterdir())
 
 
@@ -465,7 +462,7 @@ def test_shards_are_merged_where_their_files_are_equal(project: Path) -> None:
     sys.modules.pop("mine", None)
     called("collect", *named, *words, "--shard", "2/2", "--overwrite", "-o", shards[1])
     refused = called("merge", *shards, "-o", project / "again", code=2)
-    assert "weights.npy has changed" in refused.stderr
+    assert all(part in refused.stderr for part in ("weights.npy", "[shards-of-other-files]"))
     assert not (project / "again").exists()
     called("merge", *shards, "-o", project / "again", "--accept-changes")
     info = source_of(project / "again")

@@ -103,7 +103,7 @@ def test_a_policys_file_must_be_there_and_the_same(dataset: Path) -> None:
     called("replay", "--trust", dataset, "--all", cwd=dataset.parent, code=3)
     called("replay", "--trust", dataset, "--all", "--policy", "moved.pkl", cwd=dataset.parent)
     path.write_bytes(b"this would not load")
-    assert "SHA-256" in called("replay", "--trust", dataset, "--all", cwd=dataset.parent, code=3).stderr
+    assert "[policy-hash]" in called("replay", "--trust", dataset, "--all", cwd=dataset.parent, code=3).stderr
     path.write_bytes(data)
     called("replay", "--trust", dataset, "--all", cwd=dataset.parent)
 

@@ -73,12 +73,13 @@ def test_other_weights_are_refused(folder: Path) -> None:
     out = collected(folder, "out", "--episodes", "150")
     (folder / "w.json").write_text("0.75")
     ran = called("collect", "--resume", "--episodes", "300", "--quiet", "--output", out, code=2)
-    assert "the source of the policy has changed" in ran.stderr
+    assert "[resume-differs]" in ran.stderr
     digest = sha256(b"0.5").hexdigest()
     given = ("--policy", "weights:w.json", "--policy-sha256", digest, "--episodes", "3")
     ran = called("collect", *given, *ENV, "--output", "other", cwd=folder, code=3)
-    assert "[policy-hash]" in ran.stderr
-    assert "[policy-hash]" in called("replay", "--trust", out, "--all", code=3).stderr
+    assert all(part in ran.stderr for part in (digest, "[policy-hash]"))
+    ran = called("replay", "--trust", out, "--all", code=3)
+    assert all(part in ran.stderr for part in (digest, "[policy-hash]"))
 
 
 def test_another_scheme_of_the_same_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,8 @@ def test_another_scheme_of_the_same_file_is_refused(folder: Path, monkeypatch: p
     monkeypatch.setitem(SCHEMES, "others", replace(WEIGHTS, name="others"))
     collected(folder, "out", "--episodes", "150")
     words = ("--resume", "--episodes", "300", "--policy", "others:w.json", "--quiet", "--output", "out")
-    assert "policy was" in called("collect", *words, cwd=folder, code=2).stderr
+    ran = called("collect", *words, cwd=folder, code=2)
+    assert all(part in ran.stderr for part in ("policy", "others:w.json", "[resume-differs]"))
 
 
 def test_a_scheme_with_a_file_is_replayed(folder: Path, tmp_path: Path) -> None:
@@ -126,7 +128,8 @@ def test_a_file_that_an_option_names(folder: Path, tmp_path: Path) -> None:
     whole = collected(folder, "whole", "--episodes", "300", *words, "--policy-sha256", record["sha256"])
     assert_same_data(whole, out)
     changed = ("--resume", "--episodes", "310", "--quiet", "--output", out, "--policy-kwargs", "scale=0.75")
-    assert "policy_kwargs was" in called("collect", *changed, code=2).stderr
+    ran = called("collect", *changed, code=2)
+    assert all(part in ran.stderr for part in ("policy_kwargs", "[resume-differs]"))
     (folder / "more.json").rename(tmp_path / "moved.json")
     assert "[spec-file-missing]" in called("replay", "--trust", out, "--all", code=3).stderr
     moved = ("--policy-kwargs", f"more={tmp_path / 'moved.json'}")
@@ -152,20 +155,20 @@ def test_shards_whose_options_name_files_are_merged(folder: Path, tmp_path: Path
         called("collect", *words, *options, *ENV, "--output", part, cwd=cwd)
     called("merge", *parts[:2], "--output", tmp_path / "all", "--quiet")
     ran = called("merge", parts[0], parts[2], "--output", tmp_path / "both", code=2)
-    assert "policy_kwargs" in ran.stderr
+    assert all(part in ran.stderr for part in ("policy_kwargs", "[shards-of-other-runs]"))
 
 
 def test_a_scheme_takes_only_its_options(folder: Path) -> None:
     """A scheme takes those that it knows, of their types."""
     path = folder / "w.json"
     assert {"scale": 3.0} == policy_source(f"weights:{path}", {"scale": 3.0}).describe()["options"]
-    for options, message in (
-        ({"scales": 3.0}, "takes no option 'scales'"),
-        ({"scale": "big"}, "must be a float, got 'big'"),
-        ({"more": 3}, "must be a str, got 3"),
-        ({"more": "absent.json"}, "there is no file 'absent.json'"),
+    for options, code, value in (
+        ({"scales": 3.0}, "policy-options", "'scales'"),
+        ({"scale": "big"}, "policy-options", "'big'"),
+        ({"more": 3}, "policy-options", "3"),
+        ({"more": "absent.json"}, "spec-file-missing", "'absent.json'"),
     ):
-        with pytest.raises(PolicyLoadError, match=message):
+        with raises(PolicyLoadError, code, value):
             policy_source(f"weights:{path}", options)
     for spec in ("weights:", f"weights:{folder}"):
         with raises(PolicyLoadError, "policy-spec"):
@@ -244,7 +247,7 @@ def test_wrappers_are_built_again(tmp_path: Path) -> None:
     ran = called("replay", "--trust", tmp_path / "out", "--episodes", "0:5", "--json")
     assert 5 == json.loads(ran.stdout)["identical"]
     ran = called(*words, *WRAPPED[:2], "--resume", "--episodes", "300", "--output", tmp_path / "out", code=2)
-    assert "wrapper was" in ran.stderr
+    assert all(part in ran.stderr for part in ("wrapper", "[resume-differs]"))
 
 
 def test_shards_with_wrappers_are_merged(tmp_path: Path) -> None:
@@ -270,23 +273,23 @@ def test_shards_with_wrappers_are_merged(tmp_path: Path) -> None:
     assert 3 == json.loads(ran.stdout)["identical"]
     called(*words, *WRAPPED[:2], "--shard", "2/2", "--output", tmp_path / "other")
     ran = called("merge", tmp_path / "part1", tmp_path / "other", "--output", tmp_path / "both", code=2)
-    assert "wrapper" in ran.stderr
+    assert all(part in ran.stderr for part in ("wrapper", "[shards-of-other-runs]"))
 
 
-REFUSED = {
-    "FrameStackObservaton": (3, "did you mean FrameStackObservation?"),
-    "absent:Wrapper": (3, "there is no module 'absent'"),
-    "FrameStackObservation?stack_size=2&stack_size=3": (2, "gets an argument twice"),
-    "FrameStackObservation?stack": (2, "an argument of --wrapper FrameStackObservation must be key=value"),
-    "FrameStackObservation?size=3": (3, "takes no argument 'size'"),
-    "builtins:repr": (3, "is no gymnasium.Env"),
+REFUSED: dict[str, tuple[int, tuple[str, ...]]] = {
+    "FrameStackObservaton": (3, ("FrameStackObservation", "[wrapper-unknown]")),
+    "absent:Wrapper": (3, ("'absent'", "[module-missing]")),
+    "FrameStackObservation?stack_size=2&stack_size=3": (2, ("stack_size", "[argument-repeated]")),
+    "FrameStackObservation?stack": (2, ("--wrapper FrameStackObservation", "key=value", "[option-value]")),
+    "FrameStackObservation?size=3": (3, ("'size'", "[env-argument]")),
+    "builtins:repr": (3, ("builtins:repr", "[env-not-gymnasium]")),
 }
 
 
 @pytest.mark.parametrize("spec", REFUSED)
 def test_wrappers_that_cannot_be_used(spec: str, tmp_path: Path) -> None:
     """Each is refused in words that name it."""
-    code, message = REFUSED[spec]
+    code, parts = REFUSED[spec]
     words = (
         "collect",
         "--episodes",
@@ -298,7 +301,8 @@ def test_wrappers_that_cannot_be_used(spec: str, tmp_path: Path) -> None:
         "--output",
         tmp_path / "out",
     )
-    assert message in called(*words, code=code).stderr
+    ran = called(*words, code=code)
+    assert all(part in ran.stderr for part in parts), ran.stderr
 
 
 def test_a_time_limit_counts_the_steps_inside_wrappers(tmp_path: Path) -> None:
@@ -331,7 +335,7 @@ def test_arguments_of_a_class_of_the_user(folder: Path) -> None:
     resume = ("collect", "--resume", "--output", "out", "--episodes", "300", "--quiet")
     for changed in ("weight=0.75", "note=/b/prod.yaml"):
         ran = called(*resume, "--policy-kwargs", changed, cwd=folder, code=2)
-        assert "policy_kwargs was" in ran.stderr
+        assert all(part in ran.stderr for part in ("policy_kwargs", "[resume-differs]"))
     called(*resume, cwd=folder)
     assert (
         5
@@ -343,4 +347,5 @@ def test_arguments_of_a_class_of_the_user(folder: Path) -> None:
         called("collect", *shard, "--episodes", "300", "--shard", f"{number}/2", "--output", name, cwd=folder)
     called("merge", "part1", "part2", "--output", "all", "--quiet", cwd=folder)
     assert_same_data(folder / "out", folder / "all")
-    assert "policy_kwargs" in called("merge", "part1", "other", "--output", "b", cwd=folder, code=2).stderr
+    ran = called("merge", "part1", "other", "--output", "b", cwd=folder, code=2)
+    assert all(part in ran.stderr for part in ("policy_kwargs", "[shards-of-other-runs]"))

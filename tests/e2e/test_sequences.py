@@ -14,7 +14,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import rollout_cli
 from rollout_cli.episodes.spaces import space_leaves
-from rollout_cli.errors import UnsupportedSpaceError, UsageError
+from rollout_cli.errors import RolloutError, UnsupportedSpaceError
 from rollout_cli.exporters.export import FORMATS
 from rollout_cli.workers.checks import BadValueError
 from rollout_cli.workers.rows.columns import Column
@@ -116,7 +116,7 @@ def test_exports(dataset: Path, tmp_path: Path) -> None:
         target = tmp_path / f"x/case-v0{(*FORMATS[name].suffixes, '')[0]}"
         with raises(UnsupportedSpaceError, "format-space", name):
             rollout_cli.export(loaded, name, target)
-        with raises((UnsupportedSpaceError, UsageError), "space-not-flat"):
+        with raises(RolloutError, "space-not-flat"):
             rollout_cli.export(loaded, name, target, flatten=True)
 
 
@@ -128,17 +128,13 @@ def test_vector_environments_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ((np.zeros(2, np.float32),), r"float32\(2,\), expected float32\(3,\)"),
-        (("abc",), r"str 'abc', expected float32\(3,\)"),
-        ((1,), r"int 1, expected float32\(3,\)"),
-    ],
+    ("value", "found"),
+    [((np.zeros(2, np.float32),), "float32(2,)"), (("abc",), "str 'abc'"), ((1,), "int 1")],
 )
-def test_elements_that_do_not_fit(value: Any, message: str) -> None:
+def test_elements_that_do_not_fit(value: Any, found: str) -> None:
     """The message has the element, and what was expected."""
     (leaf,) = space_leaves(spaces.Sequence(spaces.Box(-1, 1, (3,), np.float32)))
-    with pytest.raises(BadValueError, match=message):
+    with raises(BadValueError, "value-shape", found, "float32(3,)"):
         Column(leaf, "the observation").recording()(value)
 
 

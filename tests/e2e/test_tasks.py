@@ -51,7 +51,8 @@ def test_resume_with_other_tasks(tmp_path: Path, tasks: Path) -> None:
     called("collect", *ENV, "--tasks", tasks, "--episodes", "3", *LOCAL, "--output", output)
     tasks.write_text(json.dumps(TASKS[1:]))
     words = ("collect", *ENV, "--episodes", "6", *LOCAL, "--resume", "--output", output)
-    assert "tasks are others" in called(*words, "--tasks", tasks, code=2).stderr
+    ran = called(*words, "--tasks", tasks, code=2)
+    assert all(part in ran.stderr for part in ("tasks", "[resume-differs]"))
     called(*words)
     assert [0, 1, 2, 0, 1, 2] == load(output).to_episode_batch().episode_infos["task"].tolist()
 
@@ -68,15 +69,13 @@ def test_names_of_tasks() -> None:
     assert EpisodeRules().options_of(3) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("[]", "at least one JSON object"), ("[1]", "at least one"), ("[", "list of JSON objects")],
-)
-def test_faulty_files(tmp_path: Path, tasks: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize("text", ["[]", "[1]", "["])
+def test_faulty_files(tmp_path: Path, tasks: Path, text: str) -> None:
     """They are refused before a worker starts."""
     tasks.write_text(text)
     words = ("collect", *ENV, "--episodes", "1", "--output", tmp_path / "out", "--tasks", tasks)
-    assert message in called(*words, code=2).stderr
+    ran = called(*words, code=2)
+    assert all(part in ran.stderr for part in ("--tasks", "[option-value]")), ran.stderr
 
 
 def test_native_rows_take_no_tasks(tmp_path: Path, tasks: Path) -> None:
@@ -92,7 +91,8 @@ def test_native_rows_take_no_tasks(tmp_path: Path, tasks: Path) -> None:
         "--tasks",
         tasks,
     )
-    assert "reset single environments" in called(*words, code=2).stderr
+    ran = called(*words, code=2)
+    assert all(part in ran.stderr for part in ("--tasks", "[options-conflict]")), ran.stderr
     with raises(ArgumentError, "factory-argument"):
         WorkerFactory(
             worker_class=VecWorker, worker_args={"vectorization": "native"}, rules=EpisodeRules(tasks=[{}])

@@ -186,68 +186,51 @@ def test_an_environment_that_cannot_be_pickled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "kwargs", "message", "hint"),
+    ("spec", "kwargs", "error", "hint"),
     [
-        ("CartPol-v1", {}, "there is no environment 'CartPol-v1'", "did you mean CartPole-v1"),
-        ("cartpole-v1", {}, "there is no environment 'cartpole-v1'", "did you mean CartPole-v1"),
-        ("CartPole-v9", {}, "there is no environment 'CartPole-v9'", "did you mean CartPole-v"),
-        ("Away/Somewhere-v0", {}, "there is no environment", "module that registers it"),
-        ("", {}, "name is empty", "gymnasium id"),
-        ("so bad!", {}, "there is no environment 'so bad!'", "module that registers it"),
-        ("absent:Some-v0", {}, "there is no module 'absent'", "working folder"),
-        ("absent:Some", {}, "there is no module 'absent'", "working folder"),
-        (
-            "CartPole-v1",
-            {"wheels": 4},
-            "takes no argument 'wheels'",
-            "it takes sutton_barto_reward, render_mode",
-        ),
-        (
-            "CartPole-v1",
-            {"render_mod": 4},
-            "takes no argument 'render_mod'",
-            "did you mean render_mode? it takes",
-        ),
-        (
-            "mine:Mine",
-            {"sizes": 4},
-            "'mine:Mine' takes no argument 'sizes'",
-            "did you mean size? it takes size",
-        ),
-        ("mine:nothing", {"size": 4}, "'mine:nothing' takes no argument 'size'", "it takes none"),
-        ("mine:anything", {"wheels": 4}, "cannot be built: TypeError: ChainEnv", "traceback"),
-        ("mine", {}, "there is no environment 'mine'", "did you mean mine:Mine or mine:make or"),
-        ("mine.py", {}, "there is no environment 'mine.py'", "did you mean mine:Mine or mine:make or"),
-        ("mine:several", {}, "'mine:several' is a multi-agent environment", "gymnasium.Env for one agent"),
-        ("mine:unreset", {}, "'mine:unreset' is a multi-agent environment", "gymnasium.Env for one agent"),
-        ("lazy:Absent", {}, "reading 'Absent' of 'lazy' failed: ModuleNotFoundError", "traceback"),
-        ("mine:Absent", {}, "no attribute 'Absent'", "it has: ChainEnv"),
-        ("mine:number", {}, "'mine:number' is no gymnasium.Env, but an object of type int", "factory"),
-        ("mine:nothing", {}, "'mine:nothing' is no gymnasium.Env, but an object of type int", "factory"),
-        ("mine:broken", {}, "'mine:broken' cannot be built: RuntimeError: no simulator", "traceback"),
-        (
-            "mine:needy",
-            {},
-            "cannot be built: ModuleNotFoundError",
-            "install the package that provides 'not_installed'",
-        ),
-        ("mine:held", {"size": 2}, "is an environment already: no arguments", "class"),
-        ("absent.json", {}, "there is no file 'absent.json'", "working folder"),
-        ("list.json", {}, "'list.json' holds no EnvSpec as JSON: TypeError", "to_json"),
-        ("cut.json", {}, "'cut.json' holds no EnvSpec as JSON: JSONDecodeError", "to_json"),
-        ("idless.json", {}, "'idless.json' holds no EnvSpec as JSON: ValueError", "to_json"),
-        ("garbage.pkl", {}, "'garbage.pkl' cannot be unpickled", "cloudpickle.dump"),
+        ("CartPol-v1", {}, ("env-unknown", "'CartPol-v1'"), "CartPole-v1"),
+        ("cartpole-v1", {}, ("env-unknown", "'cartpole-v1'"), "CartPole-v1"),
+        ("CartPole-v9", {}, ("env-unknown", "'CartPole-v9'"), "CartPole-v"),
+        ("Away/Somewhere-v0", {}, ("env-unknown", "Away/Somewhere-v0"), ""),
+        ("", {}, ("env-unknown",), ""),
+        ("so bad!", {}, ("env-unknown", "'so bad!'"), ""),
+        ("absent:Some-v0", {}, ("module-missing", "'absent'"), ""),
+        ("absent:Some", {}, ("module-missing", "'absent'"), ""),
+        ("CartPole-v1", {"wheels": 4}, ("env-argument", "'wheels'"), "sutton_barto_reward, render_mode"),
+        ("CartPole-v1", {"render_mod": 4}, ("env-argument", "'render_mod'"), "render_mode?"),
+        ("mine:Mine", {"sizes": 4}, ("env-argument", "'mine:Mine'", "'sizes'"), "size?"),
+        ("mine:nothing", {"size": 4}, ("env-argument", "'mine:nothing'", "'size'"), ""),
+        ("mine:anything", {"wheels": 4}, ("env-build", "TypeError: ChainEnv"), ""),
+        ("mine", {}, ("env-unknown", "'mine'"), "mine:Mine or mine:make or"),
+        ("mine.py", {}, ("env-unknown", "'mine.py'"), "mine:Mine or mine:make or"),
+        ("mine:several", {}, ("env-multi-agent", "'mine:several'"), "gymnasium.Env"),
+        ("mine:unreset", {}, ("env-multi-agent", "'mine:unreset'"), "gymnasium.Env"),
+        ("lazy:Absent", {}, ("attribute-missing", "'Absent'", "'lazy'", "ModuleNotFoundError"), ""),
+        ("mine:Absent", {}, ("attribute-missing", "'Absent'"), "ChainEnv"),
+        ("mine:number", {}, ("env-not-gymnasium", "'mine:number'", "int"), ""),
+        ("mine:nothing", {}, ("env-not-gymnasium", "'mine:nothing'", "int"), ""),
+        ("mine:broken", {}, ("env-build", "'mine:broken'", "RuntimeError: no simulator"), ""),
+        ("mine:needy", {}, ("env-build", "ModuleNotFoundError"), "'not_installed'"),
+        ("mine:held", {"size": 2}, ("env-argument", "size"), ""),
+        ("absent.json", {}, ("spec-file-missing", "'absent.json'"), ""),
+        ("list.json", {}, ("env-spec-json", "'list.json'", "TypeError"), "env.spec.to_json()"),
+        ("cut.json", {}, ("env-spec-json", "'cut.json'", "JSONDecodeError"), "env.spec.to_json()"),
+        ("idless.json", {}, ("env-spec-json", "'idless.json'", "ValueError"), "env.spec.to_json()"),
+        ("garbage.pkl", {}, ("unpickle-failed", "'garbage.pkl'"), "cloudpickle.dump"),
     ],
 )
-def test_what_cannot_be_built(mine: Path, spec: str, kwargs: dict[str, Any], message: str, hint: str) -> None:
+def test_what_cannot_be_built(
+    mine: Path, spec: str, kwargs: dict[str, Any], error: tuple[str, ...], hint: str
+) -> None:
     """Every way to fail is one clear line of the environment kind, with what to do next."""
     (mine / "list.json").write_text("[1]")
     (mine / "cut.json").write_text('{"id": ')
     (mine / "idless.json").write_text("{}")
     (mine / "garbage.pkl").write_bytes(b"no pickle")
     write_module(mine, "lazy", "def __getattr__(name):\n    import not_installed\n")
-    with pytest.raises(EnvLoadError, match=message) as caught:
+    with raises(EnvLoadError, *error) as caught:
         env_source(spec, kwargs).build()
+    assert caught.value.hint or caught.value.details
     assert hint in caught.value.hint
     assert "\n" not in caught.value.message
     assert 3 == caught.value.exit_code
@@ -348,4 +331,4 @@ def test_a_vector_entry_point_that_cannot_be_imported() -> None:
     spec = gymnasium.envs.registration.EnvSpec("Absent-v0", vector_entry_point="absent_module:Rows")
     with raises(EnvLoadError, "env-build", "Absent-v0", "absent_module") as caught:
         build_native(as_env_source(spec), 2, 0)
-    assert "install the package that provides 'absent_module'" == caught.value.hint
+    assert "'absent_module'" in caught.value.hint

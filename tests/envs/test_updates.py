@@ -89,19 +89,19 @@ def test_new_env_update_says_what_failed() -> None:
     assert "Traceback" in caught.value.details
     with raises(EnvTypeError, "env-type") as caught:
         updated_env(None, NewEnvUpdate(lambda: 3), gymnasium.Env)  # type: ignore[arg-type, return-value]
-    assert "NewEnvUpdate gave it" == caught.value.hint
+    assert "NewEnvUpdate" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("update", "problem"),
+    ("update", "raised"),
     [
-        (NewEnvUpdate(ChainEnv()), "NewEnvUpdate failed: TypeError"),  # type: ignore[arg-type]
-        (SetTaskUpdate(RefusingEnv, 4), "SetTaskUpdate failed: KeyError: 4"),
+        (NewEnvUpdate(ChainEnv()), "TypeError"),  # type: ignore[arg-type]
+        (SetTaskUpdate(RefusingEnv, 4), "KeyError: 4"),
     ],
 )
-def test_what_an_update_raises_is_the_users_error(update: EnvUpdate, problem: str) -> None:
+def test_what_an_update_raises_is_the_users_error(update: EnvUpdate, raised: str) -> None:
     """And no internal one: it is the user's constructor, or set_task, that failed."""
-    with pytest.raises(EnvLoadError, match=problem) as caught:
+    with raises(EnvLoadError, "env-update", type(update).__name__, raised) as caught:
         updated_env(None, update, gymnasium.Env)
     assert "Traceback" in caught.value.details
 

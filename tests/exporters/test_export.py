@@ -149,29 +149,41 @@ def test_help_names_formats(rollout: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "hint"),
+    ("words", "parts", "hint"),
     [
-        (["--to", "d4rk"], "there is no format 'd4rk'", "the formats are d3rlpy, d4rl,"),
-        (["--to", "d4rl", "--set", "fps"], "--set must be key=value", "--set flatten=true"),
-        (["--to", "d4rl", "--set", "fps=3"], "d4rl has no option 'fps'", "its options are: flatten"),
-        (["--to", "d4rl", "--set", "format=a"], "d4rl has no option 'format'", "example: --set flatten=true"),
+        (["--to", "d4rk"], ["[format-unknown]", "'d4rk'"], "d3rlpy, d4rl,"),
+        (["--to", "d4rl", "--set", "fps"], ["[option-value]", "--set", "'fps'"], "--set flatten=true"),
+        (["--to", "d4rl", "--set", "fps=3"], ["[format-option]", "d4rl", "'fps'"], "flatten"),
+        (
+            ["--to", "d4rl", "--set", "format=a"],
+            ["[format-option]", "d4rl", "'format'"],
+            "--set flatten=true",
+        ),
         (
             ["--to", "d4rl", "--set", "flatten=yes"],
-            "d4rl takes bool for flatten, and not 'yes' (str)",
-            "TOML",
+            ["[format-option]", "d4rl", "bool", "flatten", "'yes'", "str"],
+            "true, 30, 0.5",
         ),
-        (["--to", "minari", "--set", "author=3"], "minari takes str for author, and not 3 (int)", "'\"3\"'"),
-        (["--to", "d4rl", "--output", "out.npz"], "out.npz does not end in .hdf5 or .h5", "out.npz.hdf5"),
-        (["--to", "d4rl", "--output", "s3://b/a.h5"], "s3://b/a.h5 is no local path", "to a local folder"),
-        (["--to", "minari", "--output", "a/b"], "does not end in a namespace and a name", "MINARI_DATASETS"),
+        (
+            ["--to", "minari", "--set", "author=3"],
+            ["[format-option]", "minari", "str", "author", "3", "int"],
+            "'\"3\"'",
+        ),
+        (
+            ["--to", "d4rl", "--output", "out.npz"],
+            ["[output-suffix]", "out.npz", ".hdf5", ".h5"],
+            "--output out.npz.hdf5",
+        ),
+        (["--to", "d4rl", "--output", "s3://b/a.h5"], ["[output-not-local]", "s3://b/a.h5"], ""),
+        (["--to", "minari", "--output", "a/b"], ["[output-name]", "a/b"], "MINARI_DATASETS_PATH=minari"),
     ],
 )
-def test_refusals(words: list[str], message: str, hint: str, dataset: Path, rollout: Caller) -> None:
+def test_refusals(words: list[str], parts: list[str], hint: str, dataset: Path, rollout: Caller) -> None:
     """What cannot be used is one line and a hint, with exit code 2."""
     output = [] if "--output" in words else ["--output", "out.hdf5"]
     called = rollout("export", dataset, *words, *output, code=2)
     error, shown = called.stderr.splitlines()
-    assert message in error
+    assert all(part in error for part in parts), error
     assert hint in shown
 
 
@@ -235,7 +247,7 @@ def test_a_disk_that_fills_up(form: str, dataset: Path, tmp_path: Path) -> None:
     for most in (100, size // 3, size - 1):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
         try:
-            with pytest.raises(StorageError, match=f"cannot write {tmp_path}/a.h5: File too large"):
+            with raises(StorageError, "write-failed", f"{tmp_path}/a.h5", "File too large"):
                 export(source, form, tmp_path / "a.h5")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -371,20 +383,20 @@ def test_format_of_another_package(
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "found"),
     [
-        ("other_exporter:FORMATS", "cannot be loaded from other_exporter:FORMATS: AttributeError"),
-        ("gone:FORMAT", "cannot be loaded from gone:FORMAT: ModuleNotFoundError"),
-        ("other_exporter:write", "other_exporter:write is a function, and no format"),
+        ("other_exporter:FORMATS", "AttributeError"),
+        ("gone:FORMAT", "ModuleNotFoundError"),
+        ("other_exporter:write", "function"),
     ],
 )
 def test_broken_format_of_another_package(
-    value: str, message: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    value: str, found: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A package whose format does not load is one line that names it."""
     _distribution(tmp_path, value)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UsageError, match=message):
+    with raises(UsageError, "format-plugin", value, found):
         export(rollout_cli.load(dataset), "csv", tmp_path / "a.csv")
     sys.modules.pop("other_exporter", None)
 

@@ -81,28 +81,31 @@ LOADING = [
     refused("half a pickle", 3, "half.pkl", options=("--policy", "half.pkl"), prepare=m.truncated_pickle),
     refused("no such worker class", 3, "nowhere", options=("--worker-class", "nowhere:Worker")),
     refused("a spec of 100,000 brackets", 3, "deep.json", spec="deep.json", prepare=m.deep_json),
-    refused("a Dict without leaves", 3, "empty|no ", kwargs={"space": "empty dict"}),
-    refused("a Tuple without leaves", 3, "empty|no ", kwargs={"space": "empty tuple"}),
-    refused("a key that has no UTF-8", 3, "key", kwargs={"space": "surrogate key"}),
-    refused("a space without fixed columns", 3, "Sequence", kwargs={"space": "sequence"}),
+    refused("a Dict without leaves", 3, r"\[space-empty\]", kwargs={"space": "empty dict"}),
+    refused("a Tuple without leaves", 3, r"\[space-empty\]", kwargs={"space": "empty tuple"}),
+    refused("a key that has no UTF-8", 3, r"\[space-key\]", kwargs={"space": "surrogate key"}),
+    refused(
+        "a space without fixed columns", 3, r"Sequence.*\[space-unsupported\]", kwargs={"space": "sequence"}
+    ),
 ]
 
 RESETTING = [
     refused(
-        "env raises at reset", 3, r"env.reset raised ValueError.*episode \d", env=always("raise", "reset")
+        *("env raises at reset", 3, r"env.reset .*ValueError.*episode \d.*\[env-raised\]"),
+        env=always("raise", "reset"),
     ),
     Row("resets raise, skipped", 0, "skip", env=some("raise", "reset"), options=SKIP, keeps="skips"),
     fails("resets crash", "", ANY_OF + ".*SIGSEGV", code=4, env=some("segfault", "reset")),
-    refused("env has the old reset", 3, "reset", env=always("old reset", "reset")),
+    refused("env has the old reset", 3, r"env.reset.*\[result-type\]", env=always("old reset", "reset")),
     refused("env gives nothing at reset", 3, "observation", env=always("obs none", "reset")),
     stays("reset infos without UTF-8", "", env=some("info surrogate", "reset")),
-    refused("policy raises at reset", 3, "policy.reset raised", acts=always("raise", "reset")),
+    refused("policy raises at reset", 3, r"policy.reset .*\[policy-raised\]", acts=always("raise", "reset")),
 ]
 
 STEPPING = [
-    fails("env raises", "raise", "env.step raised ValueError.*Traceback"),
+    fails("env raises", "raise", r"env.step .*ValueError.*\[env-raised\].*Traceback"),
     Row("env raises, skipped", 0, "simulator is broken", env=some("raise"), options=SKIP, keeps="skips"),
-    fails("env raises each time, retried", "raise", "env.step raised", options=RETRY),
+    fails("env raises each time, retried", "raise", r"env.step .*\[env-raised\]", options=RETRY),
     Row("env raises once, retried", env=once("raise"), options=RETRY),
     fails("an error that cannot be pickled", "raise unpicklable", "LocalError"),
     fails("an error of 10 MB", "raise 10 MB", "the simulator is broken"),
@@ -121,21 +124,27 @@ STEPPING = [
     fails("no restart is allowed", "kill", "SIGKILL", code=4, options=("--max-worker-restarts", "0")),
     Row("env hangs once", 0, "2", env=once("hang"), options=("--step-timeout", "2")),
     refused(
-        "an episode takes too long", 3, "episode", kwargs={"pace": 1.0}, options=("--episode-timeout", "2")
+        *("an episode takes too long", 3, r"\[episode-timeout\]"),
+        kwargs={"pace": 1.0},
+        options=("--episode-timeout", "2"),
     ),
-    refused("env never ends", 3, "length", kwargs={"endless": True}, options=("--episode-step-guard", "500")),
-    refused("env has the old step", 3, "step", env=always("old step")),
+    refused(
+        *("env never ends", 3, r"\[episode-endless\]"),
+        kwargs={"endless": True},
+        options=("--episode-step-guard", "500"),
+    ),
+    refused("env has the old step", 3, r"env.step.*\[result-type\]", env=always("old step")),
     well(
         "episodes are longer than the guard, and limited",
         kwargs={"endless": True},
         options=("--max-episode-length", "60", "--episode-step-guard", "50"),
         keeps="whole",
     ),
-    fails("a reward is a text", "reward text", "reward"),
-    fails("a reward is complex", "reward complex", "reward", "ComplexWarning"),
-    fails("a reward is too large", "reward huge", "reward", "raised OverflowError"),
-    refused("a flag is an array", 3, "terminated", env=always("flag array")),
-    fails("an observation changes its shape", "obs shape", "observation"),
+    fails("a reward is a text", "reward text", r"reward=.*\[step-value\]"),
+    fails("a reward is complex", "reward complex", r"reward=.*\[step-value\]", "ComplexWarning"),
+    fails("a reward is too large", "reward huge", r"reward=.*\[step-value\]", r"\[env-raised\]"),
+    refused("a flag is an array", 3, r"terminated=.*\[step-value\]", env=always("flag array")),
+    fails("an observation changes its shape", "obs shape", r"observation.*\[value-shape\]"),
     stays("an observation is nan", "obs nan", "observation"),
     stays("an observation leaves its space", "obs outside", "observation"),
     Row(
@@ -150,7 +159,7 @@ STEPPING = [
     stays("infos with odd keys", "info keys"),
     stays("infos without UTF-8", "info surrogate"),
     stays("infos that hold themselves", "info recursive"),
-    fails("infos that are a list", "info list", "info"),
+    fails("infos that are a list", "info list", r"\[info-type\]"),
     stays("infos of a megabyte", "info 1 MB"),
     # As a dense column they would take 9 GB.
     stays("a few infos of 8 MB", "info 8 MB", command=MIDDLE, before=m.limit(resource.RLIMIT_AS, 6 << 30)),
@@ -180,13 +189,19 @@ STEPPING = [
 ]
 
 ACTING = [
-    acts("policy raises", "raise", "policy.get_action raised"),
+    acts("policy raises", "raise", r"policy\.get_action .*\[policy-raised\]"),
     Row("policy crashes once", 0, "SIGSEGV", acts=once("segfault")),
-    acts("a batch policy raises", "raise", r"policy\.get_actions raised", policy="FaultyBatchPolicy"),
-    acts("one of rows raises", "raise", r"policy\.get_action raised", options=("--envs-per-worker", "2")),
-    acts("an action is nan", "action nan", "action"),
-    acts("an action leaves its space", "action outside", "--invalid-action"),
-    acts("an action is infinite", "action inf", "action"),
+    acts(
+        *("a batch policy raises", "raise", r"policy\.get_actions .*\[policy-raised\]"),
+        policy="FaultyBatchPolicy",
+    ),
+    acts(
+        *("one of rows raises", "raise", r"policy\.get_action .*\[policy-raised\]"),
+        options=("--envs-per-worker", "2"),
+    ),
+    acts("an action is nan", "action nan", r"\[action-outside-space\]"),
+    acts("an action leaves its space", "action outside", r"\[action-outside-space\].*--invalid-action"),
+    acts("an action is infinite", "action inf", r"\[action-outside-space\]"),
     acts("an action overflows its type", "action 1e300", r"\[inf, 0", "RuntimeWarning"),
     acts(
         *("two of them overflow", "action 1e300", r"\[inf, 0", "RuntimeWarning"),
@@ -195,10 +210,13 @@ ACTING = [
     ),
     Row("actions are clipped", acts=some("action outside"), options=CLIP, keeps="whole"),
     Row("actions are only warned of", 0, "action", acts=some("action outside"), options=WARN, keeps="whole"),
-    acts("nan cannot be clipped", "action nan", "action", "--invalid-action clip", options=CLIP),
-    acts("nan makes the reward nan", "action nan", "the action of this step is nan", options=WARN),
-    acts("an action has another shape", "action shape", "action"),
-    acts("an action is a text", "action text", "action"),
+    acts(
+        *("nan cannot be clipped", "action nan", r"\[action-outside-space\]", "--invalid-action clip"),
+        options=CLIP,
+    ),
+    acts("nan makes the reward nan", "action nan", r"\[reward-nan\].*hint: .*action", options=WARN),
+    acts("an action has another shape", "action shape", r"\[value-shape\]"),
+    acts("an action is a text", "action text", r"\[value-shape\]"),
     refused("an action without infos", 3, r"get_action.*\(action, ", acts=always("bare action", "all steps")),
     refused("no action at all", 3, "get_action", acts=always("no answer", "all steps")),
     acts("agent infos that are a list", "list infos", "get_action"),
@@ -256,9 +274,12 @@ CLOSING = [
 
 ENDING = [
     ended("Ctrl-C", 130, "SIGINT", m.send(signal.SIGINT)),
-    ended("two signals", 130, "at once", m.interrupt_and_terminate, options=(*OFTEN, "--grace", "60")),
     ended(
-        *("Ctrl-C while a shard sees the first episodes", 130, "no episode was finished", m.interrupt_begun),
+        *("two signals", 130, r"SIGTERM.*\[interrupted\]", m.interrupt_and_terminate),
+        options=(*OFTEN, "--grace", "60"),
+    ),
+    ended(
+        *("Ctrl-C while a shard sees the first episodes", 130, r"\[interrupted\]", m.interrupt_begun),
         env={"pace": 0.05},
         command=("collect", "--episodes", "40", "--shard", "2/2"),
         options=(),
@@ -309,7 +330,7 @@ SURROUNDINGS = [
     refused(
         "too little memory for the libraries",
         4,
-        "error: out of memory: .*failed to map",
+        r"error: .*failed to map.*\[process-out-of-memory\]",
         variables=m.little_memory,
     ),
     refused("12 open files", (4, 5), "file", before=m.limit(resource.RLIMIT_NOFILE, 12)),
@@ -327,13 +348,17 @@ IN_DIR = r"are (safe )?in |--resume"
 """What must not be said of a folder that is gone."""
 REMOVED: dict[str, Any] = {"keeps": "none", "after": m.nothing_is_begun_again}
 WRITING = [
-    ended("the disk is full", 5, "write", m.little_room, options=("--segment-bytes", "100000"), keeps="any"),
+    ended(
+        *("the disk is full", 5, r"\[write-failed\]", m.little_room),
+        options=("--segment-bytes", "100000"),
+        keeps="any",
+    ),
     refused("the folder cannot be made", 5, "/proc", output="/proc/out"),
-    refused("the folder holds something else", 5, "not empty", prepare=m.foreign_folder),
+    refused("the folder holds something else", 5, r"\[folder-not-empty\]", prepare=m.foreign_folder),
     well(
         "another run writes there",
         code=5,
-        says="another run",
+        says=r"\[dataset-locked\]",
         prepare=m.locked,
         options=("--overwrite",),
         keeps="any",
@@ -341,7 +366,7 @@ WRITING = [
     ended("the folder is removed", 5, "", m.after_commit(m.remove_output), IN_DIR, **REMOVED),
     ended("the folder is renamed", 5, "", m.after_commit(m.rename_output), IN_DIR, **REMOVED),
     ended(
-        *("the data are removed", 5, "removed", m.after_commit(m.remove_data)),
+        *("the data are removed", 5, r"\[segments-removed\]", m.after_commit(m.remove_data)),
         options=(*OFTEN, "--segment-bytes", "20000"),
         command=("collect", "--episodes", "600"),
         keeps="wreck",

@@ -14,6 +14,7 @@ import rollout_cli.run.check as module
 from rollout_cli.config import CollectConfig
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.run.check import check
+from tests.helpers.errors import raises
 
 SOUND: dict[str, dict[str, Any]] = {
     **{
@@ -77,9 +78,10 @@ def test_statistics_of_a_vecnormalize(tmp_path: Path) -> None:
         env.save(str(tmp_path / f"{name}.pkl"))
     policy = {"policy": str(tmp_path / "Pendulum-v1.zip")}
     (line,) = findings("Pendulum-v1", **policy)
-    assert "trained in a VecNormalize" in line
+    assert "VecNormalize" in line
     other = {"vecnormalize": str(tmp_path / "MountainCarContinuous-v0.pkl")}
     (line,) = findings("Pendulum-v1", **policy, policy_kwargs=other)
-    assert "the statistics are of observations" in line
-    with pytest.raises(PolicyLoadError, match="the statistics of a VecNormalize, and no policy"):
+    assert "(2,)" in line
+    assert "(3,)" in line
+    with raises(PolicyLoadError, "policy-unknown", "VecNormalize"):
         findings("Pendulum-v1", policy=str(tmp_path / "Pendulum-v1.pkl"))

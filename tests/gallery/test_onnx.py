@@ -19,6 +19,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.source import policy_source
 from tests.helpers.datasets import assert_same_data, source_of
+from tests.helpers.errors import raises
 from tests.helpers.processes import called, rollout
 
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
@@ -206,8 +207,8 @@ def test_the_same_bytes(name: str, folder: Path) -> None:
     ran = called("replay", folder / "9", "--episodes", "0:3", "--json", cwd=folder / "elsewhere")
     assert 3 == json.loads(ran.stdout)["identical"]
     Path("policy.onnx").write_bytes(data + b"\x32\0")  # An empty text in a further field.
-    assert "should have" in called("replay", folder / "9", "--all", code=3).stderr
-    assert "the source of the policy has changed" in called(*resume, "--episodes", "12", code=2).stderr
+    assert "[policy-hash]" in called("replay", folder / "9", "--all", code=3).stderr
+    assert "[resume-differs]" in called(*resume, "--episodes", "12", code=2).stderr
 
 
 def test_episodes_draw_differently() -> None:
@@ -233,19 +234,19 @@ def test_weights_in_a_file_beside_it(folder: Path) -> None:
     action, _ = source.load(spec).get_action(observation)
     (expected,) = session(bounded("batch")).run(None, {"obs": observation[None]})
     assert np.array_equal(expected[0], action)
-    with pytest.raises(PolicyLoadError, match=r"there is no file 'w\.onnx\.data'"):
+    with raises(PolicyLoadError, "spec-file-missing", "'w.onnx.data'"):
         policy_source("big.onnx")
     weights.write_bytes(data[:-1] + b"\0")
-    with pytest.raises(PolicyLoadError, match=f"should have {digest}"):
+    with raises(PolicyLoadError, "policy-hash", digest):
         policy_source("big.onnx", sha256=digest)
     Path("big.onnx").write_bytes(Path("big.onnx").read_bytes().replace(b"w.onnx.data", b"../nnx.data"))
-    with pytest.raises(PolicyLoadError, match="is not a file beside it"):
+    with raises(PolicyLoadError, "onnx-weights", "../nnx.data"):
         policy_source("big.onnx")
     named = onnx.load("big.onnx", load_external_data=False)
     for entry in (each for tensor in named.graph.initializer for each in tensor.external_data):
         entry.value = "" if entry.key == "location" else entry.value
     Path("big.onnx").write_bytes(named.SerializeToString())
-    with pytest.raises(PolicyLoadError, match="weights in '', which is not a file beside it"):
+    with raises(PolicyLoadError, "onnx-weights", "''"):
         policy_source("big.onnx")
 
 
@@ -276,23 +277,24 @@ def test_inputs_by_name() -> None:
     }
     assert [5, 6] == policy.get_actions(seen)[0].tolist()
     renamed = EnvSpec(spaces.Dict({"pixels": box["image"], "speed": box["speed"]}), spec.action_space)
-    with pytest.raises(PolicyLoadError, match="the graph has the inputs speed, image"):
+    with raises(PolicyLoadError, "onnx-inputs", "speed, image", "pixels"):
         policy_source("policy.onnx").load(renamed)
 
 
 REFUSED: dict[str, tuple[bytes, str, bool, dict[str, Any]]] = {
-    "draws random numbers": (drawing("batch"), PENDULUM, True, {}),
-    "fixes the seed": (drawing("batch", seed=7.0), PENDULUM, False, {}),
-    "needs the bounds of a Box": (logits("batch"), CARTPOLE, False, {"scale": True}),
+    "policy-not-deterministic": (drawing("batch"), PENDULUM, True, {}),
+    "onnx-fixed-seed": (drawing("batch", seed=7.0), PENDULUM, False, {}),
+    "onnx-scale": (logits("batch"), CARTPOLE, False, {"scale": True}),
 }
+"""By the code of the error."""
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_is_refused(message: str) -> None:
+@pytest.mark.parametrize("code", REFUSED)
+def test_what_is_refused(code: str) -> None:
     """Each in words that name it."""
-    data, env_id, deterministic, options = REFUSED[message]
+    data, env_id, deterministic, options = REFUSED[code]
     Path("policy.onnx").write_bytes(data)
-    with pytest.raises(PolicyLoadError, match=message):
+    with raises(PolicyLoadError, code):
         policy_source("policy.onnx", options).load(env_spec(env_id), deterministic=deterministic)
 
 
@@ -300,11 +302,11 @@ def test_an_output_of_another_space() -> None:
     """It is an error of the policy."""
     Path("policy.onnx").write_bytes(bounded("batch"))
     spaces = gymnasium.spaces
-    for space, message in (
-        (spaces.Discrete(4), "gave logits of shape"),
-        (spaces.MultiBinary(1), "gave float32, which is no action"),
-        (spaces.Box(-1.0, 1.0, (2,)), "gave actions of shape"),
+    for space, value in (
+        (spaces.Discrete(4), "(1, 4)"),
+        (spaces.MultiBinary(1), "float32"),
+        (spaces.Box(-1.0, 1.0, (2,)), "(1, 2)"),
     ):
         policy = policy_source("policy.onnx").load(EnvSpec(env_spec(PENDULUM).observation_space, space))
-        with pytest.raises(PolicyError, match=message):
+        with raises(PolicyError, "network-output", value):
             policy.get_action(np.zeros(3, np.float32))

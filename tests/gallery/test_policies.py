@@ -230,8 +230,8 @@ def test_a_maskable_model_needs_masks(project: Path) -> None:
     (project / "mine.py").write_text(dedent(LOAD_MASKABLE))
     words = ("collect", "--policy", "mine:policy", "--episodes", "2", *HERE, "--output", "out")
     ran = called(*words, code=3)
-    assert "MaskablePPO needs action masks, and the environment has none" in ran.stderr
-    assert "action_masks(), or wrap it in sb3_contrib's ActionMasker" in ran.stderr
+    assert all(part in ran.stderr for part in ("MaskablePPO", "[policy-masks]"))
+    assert all(part in ran.stderr for part in ("action_masks()", "ActionMasker"))
 
 
 def test_sb3_gives_its_own_actions(project: Path) -> None:

@@ -23,6 +23,7 @@ from rollout_cli.errors import UsageError, WorkerError
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.datasets import assert_same_data, has_commit, info_of, source_of
 from tests.helpers.envs import FaultyEnv
+from tests.helpers.errors import raises
 from tests.helpers.processes import Running, marked, rollout, running
 from tests.helpers.sampled import act, still
 from tests.helpers.sampling import batch_of, faulty, sampler_of, serial
@@ -125,7 +126,7 @@ def test_a_call_that_is_lost_runs_again_on_this_node(cluster: Cluster, tmp_path:
         assert node.node_id == runner.run(_node, needs_folder=False)
         cluster.remove_node(node, allow_graceful=False)
         assert _node() == runner.run(_node_at_last, tmp_path / "gone", needs_folder=False)
-        with pytest.raises(WorkerError, match="a call on the Ray cluster failed"):
+        with raises(WorkerError, "ray-call"):
             runner.run(_dies)
 
 
@@ -167,7 +168,7 @@ def test_lost_episodes_that_cannot_be_repeated(cluster: Cluster) -> None:
     with sampler_of("ray", still, partial(UnseededEnv, space="image"), n_workers=1) as sampler:
         chunks = list(sampler.stream_refs(MinTimesteps(20_000)))
         cluster.remove_node(node, allow_graceful=False)
-        with pytest.raises(WorkerError, match="were lost with a node of the cluster, and had other lengths"):
+        with raises(WorkerError, "episodes-lost"):
             _ = [chunk.load() for chunk in chunks]
 
 
@@ -218,7 +219,7 @@ def test_a_stuck_step_and_a_kill_end_their_worker(tmp_path: Path) -> None:
 def test_what_a_cluster_cannot_give(cluster: Cluster) -> None:
     """Workers that it has no place for would wait for ever."""
     node_of(cluster)
-    with pytest.raises(UsageError, match="9 workers need 9 CPUs, and the Ray cluster has 1"):
+    with raises(UsageError, "ray-resources", "9 CPU"):
         RaySampler(still, FaultyEnv, n_workers=9).start_worker()
 
 
@@ -261,7 +262,7 @@ def test_a_connection_that_the_caller_ends(cluster: Cluster, connects: bool) -> 
         ray.shutdown()
         if connects:
             ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-        with pytest.raises(WorkerError, match="the connection to the Ray cluster was ended") as caught:
+        with raises(WorkerError, "ray-disconnected") as caught:
             sampler.obtain_samples(1, 50, None)
         assert caught.value.hint
         assert connects == ray.is_initialized()
@@ -277,7 +278,7 @@ def test_a_connection_that_ends_under_a_stream(cluster: Cluster) -> None:
         stream = sampler.stream_refs(MinTimesteps(10_000_000))
         next(stream)
         ray.shutdown()
-        with pytest.raises(WorkerError, match="the connection to the Ray cluster was ended"):
+        with raises(WorkerError, "ray-disconnected"):
             list(stream)
 
 
@@ -285,7 +286,7 @@ def test_nobody_at_the_address(tmp_path: Path) -> None:
     """It is one line, and no dataset is left."""
     where = ("--sampler", "ray", "--ray-address", "127.0.0.1:1", "--output", tmp_path / "out")
     ran = rollout("collect", "--episodes", "1", *where, code=4)
-    assert "there is no Ray cluster at 127.0.0.1:1" in ran.stderr
+    assert all(part in ran.stderr for part in ("127.0.0.1:1", "[ray-address]"))
     assert not (tmp_path / "out").exists()
 
 
@@ -349,7 +350,7 @@ def test_an_interrupt_while_ray_starts(moment: str, tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGINT)
         ran = run.end()
     assert 130 == ran.code, ran.said
-    assert re.search("^rollout: error: the run was ended .*SIGINT", ran.stderr, re.MULTILINE), ran.said
+    assert re.search(r"^rollout: error: .*SIGINT.*\[interrupted\]", ran.stderr, re.MULTILINE), ran.said
     assert () == ran.left, ran.said
     assert not (tmp_path / "out").exists()
 
@@ -363,5 +364,5 @@ def test_a_sigterm_while_ray_starts(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGTERM)
         ran = run.end()
     assert 143 == ran.code, ran.said
-    assert "rollout: error: the run was ended by SIGTERM" in ran.stderr
+    assert re.search(r"^rollout: error: .*SIGTERM.*\[terminated\]", ran.stderr, re.MULTILINE), ran.said
     assert not (tmp_path / "out").exists()

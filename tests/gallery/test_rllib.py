@@ -25,6 +25,7 @@ from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.source import policy_source
 from tests.gallery.records import check_record
 from tests.helpers.datasets import source_of
+from tests.helpers.errors import raises
 from tests.helpers.processes import called
 
 PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
@@ -186,7 +187,7 @@ def test_a_checkpoint_says_how_actions_are_scaled(checkpoint: Path, tmp_path: Pa
     ]
     assert 1 == len({record["sha256"] for record in records})
     shutil.copytree(module, tmp_path / "alone")
-    with pytest.raises(PolicyLoadError, match=r"does not say whether the actions are in \[-1, 1\]"):
+    with raises(PolicyLoadError, "policy-action-range"):
         policy_source(str(tmp_path / "alone")).load(spec_of(PENDULUM))
 
 
@@ -206,9 +207,7 @@ def test_connectors_of_a_checkpoint(modules: dict[str, Path], tmp_path: Path) ->
             (runner / pipeline / "class_and_ctor_args.pkl").write_bytes(cloudpickle.dumps(contents))
         shutil.copytree(modules["PPO"], tmp_path / name / "rl_module" / "default_policy")
     policy_source(f"rllib:{tmp_path / 'plain'}").load(spec_of(CARTPOLE))
-    with pytest.raises(
-        PolicyLoadError, match=r"made of ray\..*\.MeanStdFilter, which is no part of what RLlib"
-    ):
+    with raises(PolicyLoadError, "file-may-run-code", "MeanStdFilter"):
         policy_source(f"rllib:{tmp_path / 'filtered'}").load(spec_of(CARTPOLE))
 
 
@@ -246,7 +245,7 @@ def test_a_hostile_folder_runs_nothing(
         shutil.copytree(modules["PPO"], name)
         path = Path(name, name)
         path.write_bytes(pickle.dumps({**pickle.loads(path.read_bytes()), "x": Hostile()}))
-        with pytest.raises(PolicyLoadError, match=r"is made of posix.mkdir, which is no part of RLlib"):
+        with raises(PolicyLoadError, "file-may-run-code", "posix.mkdir"):
             policy_source(name).load(spec_of(CARTPOLE))
         assert not Path("ran").exists()
     policy_source("class_and_ctor_args.pkl?trust=true").load(spec_of(CARTPOLE))
@@ -255,17 +254,17 @@ def test_a_hostile_folder_runs_nothing(
 
 def test_what_is_refused(modules: dict[str, Path], tmp_path: Path) -> None:
     """Other spaces, tensors that are missing, several modules, and none."""
-    with pytest.raises(PolicyLoadError, match="the observation space of the module is Box"):
+    with raises(PolicyLoadError, "policy-space", "observation", "Box"):
         policy_source(str(modules["PPO"])).load(spec_of(PENDULUM))
     shutil.copytree(modules["PPO"], tmp_path / "less")
     path = tmp_path / "less" / "module_state.pkl"
     tensors = pickle.loads(path.read_bytes())
     path.write_bytes(pickle.dumps(dict(list(tensors.items())[1:])))
-    with pytest.raises(PolicyLoadError, match=f"lacks {next(iter(tensors))}"):
+    with raises(PolicyLoadError, "policy-file-damaged", next(iter(tensors))):
         policy_source(str(tmp_path / "less")).load(spec_of(CARTPOLE))
     for name in ("a", "b"):
         shutil.copytree(modules["PPO"], tmp_path / "several" / name)
     (tmp_path / "several" / "module_state.pkl").touch()
     for name in ("several", "less/absent"):
-        with pytest.raises(PolicyLoadError, match="holds no RLModule"):
+        with raises(PolicyLoadError, "policy-folder", name):
             policy_source(f"rllib:{tmp_path / name}")

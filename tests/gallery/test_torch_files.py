@@ -23,6 +23,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.source import policy_source
 from tests.helpers.datasets import assert_same_data, source_of
+from tests.helpers.errors import raises
 from tests.helpers.processes import called, rollout
 
 torch: Any = pytest.importorskip("torch")
@@ -258,8 +259,8 @@ def test_the_same_bytes(name: str, networks: Any, tmp_path: Path) -> None:
     ran = called("replay", "--trust", tmp_path / "9", "--episodes", "0:3", "--json", cwd=elsewhere)
     assert 3 == json.loads(ran.stdout)["identical"]
     Path(name).write_bytes(data + b"\0")
-    assert "should have" in called("replay", "--trust", tmp_path / "9", "--all", code=3).stderr
-    assert "the source of the policy has changed" in called(*resume, "--episodes", "12", code=2).stderr
+    assert "[policy-hash]" in called("replay", "--trust", tmp_path / "9", "--all", code=3).stderr
+    assert "[resume-differs]" in called(*resume, "--episodes", "12", code=2).stderr
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
@@ -273,10 +274,16 @@ class Hostile:
 
 
 def refused(
-    name: str, data: bytes, env_id: str = CARTPOLE, *, deterministic: bool = False, **options: Any
+    code: str,
+    name: str,
+    data: bytes,
+    env_id: str = CARTPOLE,
+    *,
+    deterministic: bool = False,
+    **options: Any,
 ) -> Any:
     Path(name).write_bytes(data)
-    with pytest.raises(PolicyLoadError) as caught:
+    with raises(PolicyLoadError, code) as caught:
         policy_source(name, options).load(SPECS[env_id], deterministic=deterministic)
     return caught.value
 
@@ -286,10 +293,10 @@ def test_a_hostile_file_runs_nothing(networks: Any) -> None:
     hostile = {"model": networks.Network(SPECS[CARTPOLE]).state_dict(), "x": Hostile()}
     options: dict[str, Any] = {"factory": "networks:Network"}
     for data in (saved(hostile), saved(hostile, _use_new_zipfile_serialization=False)):
-        assert "names" in str(refused("policy.pth", data, **options))
+        refused("file-may-run-code", "policy.pth", data, **options)
         assert not Path("ran").exists()
     program = exported(networks.Network(SPECS[CARTPOLE]), 1, 4)
-    refused("policy.pt2", replaced(program, "sample_inputs", saved(Hostile())))
+    refused("policy-file-damaged", "policy.pt2", replaced(program, "sample_inputs", saved(Hostile())))
     assert not Path("ran").exists()
     with Path("policy.pth").open("wb") as file:
         file.write(saved(hostile))
@@ -311,51 +318,52 @@ def replaced(data: bytes, part: str, content: bytes) -> bytes:
 
 def test_a_whole_module_names_its_class(networks: Any) -> None:
     """It is loaded where the file is trusted."""
-    error = refused("policy.pt", saved(networks.Network(SPECS[CARTPOLE])))
-    assert "it names networks.Network" in error.message
+    error = refused("file-may-run-code", "policy.pt", saved(networks.Network(SPECS[CARTPOLE])))
+    assert "networks.Network" in error.message
     assert "trust=true" in error.marked_hint
-    error = refused("policy.pt", saved(torch.nn.Linear(4, 2)))
-    assert "it names torch.nn.modules.linear.Linear" in error.message
-    error = refused("policy.pt", saved(torch.nn.Linear(4, 2)), trust=True, factory="networks:Network")
-    assert "needs no factory" in error.message
+    error = refused("file-may-run-code", "policy.pt", saved(torch.nn.Linear(4, 2)))
+    assert "torch.nn.modules.linear.Linear" in error.message
+    data = saved(torch.nn.Linear(4, 2))
+    refused("policy-options", "policy.pt", data, trust=True, factory="networks:Network")
 
 
 def test_a_state_dict_needs_a_factory(networks: Any) -> None:
     """One line shows the first tensors, and says whose file it seems to be."""
     tensors = networks.Network(SPECS[CARTPOLE]).state_dict()
-    error = refused("policy.pth", saved(tensors))
-    assert "is tensors, without its network: net.0.weight (16, 4), net.0.bias (16,)" in error.message
+    error = refused("network-missing", "policy.pth", saved(tensors))
+    assert "net.0.weight (16, 4), net.0.bias (16,)" in error.message
     assert "factory=module:attr" in error.marked_hint
-    assert "net.0.bias (16,)" in str(refused("policy.safetensors", safetensors.torch.save(tensors)))
-    makers = {
-        "a checkpoint of rsl_rl": {"actor_state_dict": tensors, "critic_state_dict": tensors, "iter": 3},
-        "checkpoint of rsl_rl": {"model_state_dict": tensors, "iter": 3, "infos": None},
-        "save_model": {"policy": tensors, "q_funcs": tensors, "targ_q_funcs": tensors},
-        "CleanRL": {"actor_mean.0.weight": torch.zeros(1), "critic.0.weight": torch.zeros(1)},
-    }
-    errors = {what: refused("policy.pth", saved(checkpoint)) for what, checkpoint in makers.items()}
-    assert all(what in error.message for what, error in errors.items())
-    assert "NormalizeObservation" in errors["CleanRL"].marked_hint
+    error = refused("network-missing", "policy.safetensors", safetensors.torch.save(tensors))
+    assert "net.0.bias (16,)" in error.message
+    makers: list[tuple[str, dict[str, Any]]] = [
+        ("rsl_rl", {"actor_state_dict": tensors, "critic_state_dict": tensors, "iter": 3}),
+        ("rsl_rl", {"model_state_dict": tensors, "iter": 3, "infos": None}),
+        ("save_model", {"policy": tensors, "q_funcs": tensors, "targ_q_funcs": tensors}),
+        ("CleanRL", {"actor_mean.0.weight": torch.zeros(1), "critic.0.weight": torch.zeros(1)}),
+    ]
+    for maker, checkpoint in makers:
+        error = refused("network-missing", "policy.pth", saved(checkpoint))
+        assert maker in error.message
+        assert (maker == "CleanRL") == ("NormalizeObservation" in error.marked_hint)
 
 
 def test_weights_that_do_not_fit(networks: Any) -> None:
     """Both lists are shown; of two that fit, none is taken."""
     wide = torch.nn.Sequential(torch.nn.Linear(4, 32)).state_dict()
-    error = refused("policy.pth", saved({"model": wide}), factory="networks:Network")
-    assert "fits the module of networks:Network in all names and shapes" in error.message
-    assert "the module:\n  net.0.weight (16, 4)\n" in error.details
-    assert "its 'model':\n  0.weight (32, 4)\n" in error.details
+    error = refused("state-dict-mismatch", "policy.pth", saved({"model": wide}), factory="networks:Network")
+    assert "networks:Network" in error.message
+    assert "net.0.weight (16, 4)\n" in error.details
+    assert "0.weight (32, 4)\n" in error.details
     tensors = networks.Network(SPECS[CARTPOLE]).state_dict()
     twice = {"model": tensors, "policy": tensors}
-    assert "several state dicts" in refused("policy.pth", saved(twice), factory="networks:Network").message
-    error = refused("policy.pth", saved(tensors), factory="networks:torch.Size")
-    assert "has no load_state_dict" in error.message
-    error = refused("policy.pth", saved(tensors), factory="absent:Network")
-    assert "there is no module 'absent'" in error.message
+    refused("state-dict-ambiguous", "policy.pth", saved(twice), factory="networks:Network")
+    refused("network-type", "policy.pth", saved(tensors), factory="networks:torch.Size")
+    error = refused("module-missing", "policy.pth", saved(tensors), factory="absent:Network")
+    assert "'absent'" in error.message
 
 
 @pytest.mark.parametrize("name", ["policy.pt", "policy.pt2"])
 def test_a_graph_that_draws_has_no_deterministic_mode(name: str, networks: Any) -> None:
     """It would draw all the same."""
     data = scripted(networks.Drawing()) if name == "policy.pt" else exported(networks.Drawing(), 2, 3)
-    assert "draws random numbers" in refused(name, data, PENDULUM, deterministic=True).message
+    refused("policy-not-deterministic", name, data, PENDULUM, deterministic=True)

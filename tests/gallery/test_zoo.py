@@ -27,6 +27,7 @@ from rollout_cli.progress import Progress
 from rollout_cli.run.checks.trial import Trial
 from rollout_cli.run.request import completed, env_of
 from tests.helpers.datasets import assert_same_data, source_of
+from tests.helpers.errors import raises
 from tests.helpers.processes import called, rollout
 
 ENV, WRAPPER, STEPS = "Pendulum-v1", "sb3_contrib.common.wrappers.TimeFeatureWrapper", {"max_steps": 50}
@@ -103,7 +104,7 @@ def test_it_acts_as_the_library_does(trained: tuple[Any, Path]) -> None:
     expected, _ = model.predict(model.get_env().normalize_obs(observations), deterministic=True)
     np.testing.assert_array_equal(expected, policy.get_actions(observations)[0])
     other = gymnasium.make("CartPole-v1")
-    with pytest.raises(PolicyLoadError, match="action space") as refused:
+    with raises(PolicyLoadError, "policy-space") as refused:
         policy_source(str(folder)).load(EnvSpec(other.observation_space, other.action_space))
     assert f"env={ENV}" in refused.value.marked_hint
 
@@ -177,26 +178,25 @@ def test_stacked_frames_are_those_of_the_library(shape: tuple[int, ...], dtype: 
             observation, _ = ours.reset()
 
 
-REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "a vec_env_wrapper": ({"vec_env_wrapper": "a.B"}, {}, "a vector environment in a.B"),
-    "no class": ({"env_wrapper": "Wrapper"}, {}, "is no dotted class with arguments, but Wrapper"),
-    "a table": ({"env_wrapper": {WRAPPER: {"a": {"b": 1}}}}, {}, "--wrapper cannot hold its arguments"),
-    "two modules": ({}, {"gym_packages": ["a", "b"]}, "an id takes one"),
-    "no id": ({}, {"env": None}, "args.yml has no environment"),
-    "no mapping": ({}, {"env_kwargs": [1]}, "cannot be loaded as a run folder of rl_zoo3: TypeError"),
-    "no argument of an option": ({}, {"env_kwargs": {"a": None}}, "env_kwargs must be key=value pairs"),
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "a vec_env_wrapper": ({"vec_env_wrapper": "a.B"}, {}, "zoo-environment", "a.B"),
+    "no class": ({"env_wrapper": "Wrapper"}, {}, "zoo-environment", "Wrapper"),
+    "a table": ({"env_wrapper": {WRAPPER: {"a": {"b": 1}}}}, {}, "wrapper-arguments", "--wrapper"),
+    "two modules": ({}, {"gym_packages": ["a", "b"]}, "zoo-environment", ""),
+    "no id": ({}, {"env": None}, "zoo-environment", "args.yml"),
+    "no mapping": ({}, {"env_kwargs": [1]}, "policy-file-damaged", "TypeError"),
+    "no argument of an option": ({}, {"env_kwargs": {"a": None}}, "option-value", "env_kwargs"),
 }
-"""By name: settings, arguments, and what the error says."""
+"""By name: settings, arguments, and the error's code and what it names."""
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_option_can_hold_is_refused(tmp_path: Path, name: str) -> None:
     """In one line, and with --env the folder is still a policy."""
-    settings, arguments, message = REFUSED[name]
+    settings, arguments, code, value = REFUSED[name]
     folder = str(run_folder(tmp_path, settings, **arguments))
-    with pytest.raises(RolloutError) as refused:
+    with raises(RolloutError, code, value) as refused:
         completed(CollectConfig(policy=folder, timesteps=9), Progress())
-    assert message in refused.value.message
     assert "\n" not in refused.value.message
     assert (
         "CartPole-v1"
@@ -222,7 +222,7 @@ def test_python_in_its_files_does_not_run(tmp_path: Path, key: str) -> None:
         file.write(f"  - - {key}\n    - !!python/object/apply:os.mkdir ['{tmp_path / 'ran'}']\n")
     config = CollectConfig(policy=str(folder), timesteps=9)
     if key == "env_wrapper":
-        with pytest.raises(PolicyLoadError, match="no dotted class"):
+        with raises(PolicyLoadError, "zoo-environment"):
             completed(config, Progress())
     else:
         assert ("rollout_cli.envs.frames:StackedFrames?n=2",) == completed(config, Progress()).wrapper
@@ -233,10 +233,10 @@ def test_statistics_that_are_missing(tmp_path: Path) -> None:
     """A training with a VecNormalize needs them, which an off-policy model alone would not tell."""
     folder = run_folder(tmp_path, {"normalize": True})
     env = gymnasium.make(ENV)
-    with pytest.raises(PolicyLoadError, match=r"has no vecnormalize\.pkl"):
+    with raises(PolicyLoadError, "normalization-missing", "vecnormalize.pkl"):
         policy_source(str(folder)).load(EnvSpec(env.observation_space, env.action_space))
     (folder / f"{ENV}.zip").unlink()
-    with pytest.raises(PolicyLoadError, match="holds no model"):
+    with raises(PolicyLoadError, "policy-folder", folder):
         policy_source(str(folder))
 
 
@@ -270,7 +270,7 @@ def test_a_folder_runs_no_code_that_it_names(tmp_path: Path, name: str) -> None:
     (tmp_path / "evil.json").write_text(json.dumps(spec))
     words = ("collect", "--policy", folder.name, "--episodes", "1", "--sampler", "local", "-o", "out")
     said = called(*words, cwd=tmp_path, code=3).stderr
-    assert "may run any code" in said
+    assert "[file-may-run-code]" in said
     assert "trust=true" in said
     assert not (tmp_path / "canary").exists()
     trusted = called(
@@ -300,5 +300,5 @@ def test_the_libraries_are_not_taken_from_the_folder(trained: tuple[Any, Path], 
     model = ("--policy", folder / f"{ENV}.zip", "--policy-kwargs", statistics)
     # In a process of its own: this one has loaded the libraries.
     said = rollout("collect", *model, *words, cwd=tmp_path, code=3).stderr
-    assert "the observation space of the model" in said  # It was loaded, and lacks its wrapper.
+    assert "[policy-space]" in said  # It was loaded, and lacks its wrapper.
     assert not (tmp_path / "canary").exists()

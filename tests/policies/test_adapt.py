@@ -439,61 +439,60 @@ class Odd:
 
 
 @pytest.mark.parametrize(
-    ("candidate", "message"),
+    ("candidate", "code", "value"),
     [
-        (Odd(), "an object of type Odd is not a policy"),
-        (Whole, "the class Whole is not a policy"),
-        (None, "type NoneType is not a policy"),
-        (3, "type int is not a policy"),
-        (lambda a, b: 0, r"\(a, b\) cannot be called with an observation alone"),
+        (Odd(), "policy-type", "Odd"),
+        (Whole, "policy-type", "Whole"),
+        (None, "policy-type", "NoneType"),
+        (3, "policy-type", "int"),
+        (lambda a, b: 0, "policy-signature", "(a, b)"),
     ],
 )
-def test_what_is_not_a_policy(candidate: Any, message: str) -> None:
+def test_what_is_not_a_policy(candidate: Any, code: str, value: str) -> None:
     """The error names the type, and the hint what is accepted."""
-    with pytest.raises(PolicyLoadError, match=message) as caught:
+    with raises(PolicyLoadError, code, value) as caught:
         adapt_policy(candidate, ENV_SPEC)
-    assert "observation" in caught.value.hint
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("result", "given"),
+    ("result", "types"),
     [
-        (3, "an int"),
-        (None, "a NoneType"),
-        (np.zeros(2), "a ndarray"),
-        ([3, {}], "a list"),
-        ((3, {}, 1), "(an int, a dict, an int)"),
-        ((3, None), "(an int, a NoneType)"),
-        ((3, [{}]), "(an int, a list)"),
+        (3, ["int"]),
+        (None, ["NoneType"]),
+        (np.zeros(2), ["ndarray"]),
+        ([3, {}], ["list"]),
+        ((3, {}, 1), ["int", "dict"]),
+        ((3, None), ["int", "NoneType"]),
+        ((3, [{}]), ["int", "list"]),
     ],
 )
 @pytest.mark.parametrize("base", [Lone, Whole])
-def test_get_action_must_give_a_pair(base: type[Any], result: Any, given: str) -> None:
+def test_get_action_must_give_a_pair(base: type[Any], result: Any, types: list[str]) -> None:
     """A bare action, which a plain callable may give, is an error that says what to return."""
 
     class Wrong(base):  # type: ignore[misc]
         def get_action(self, observation: Any) -> Any:
             return result
 
-    with pytest.raises(PolicyError) as caught:
+    with raises(PolicyError, "policy-result", "Wrong.get_action", *types) as caught:
         adapt_policy(Wrong(), ENV_SPEC).get_action(OBSERVATION)
-    assert caught.value.message.startswith(f"Wrong.get_action gave {given}, expected the pair (action, info)")
-    assert "return (action, {}) for no info" == caught.value.hint
+    assert "(action, {})" in caught.value.hint
 
 
-BATCHES: list[tuple[Any, str]] = [
-    (np.zeros(2, np.int64), "gave a ndarray, expected the pair (actions, info)"),
-    ((np.zeros(2, np.int64), [{}, {}]), "gave (a ndarray, a list), expected the pair (actions, info)"),
-    ((np.zeros(3, np.int64), {}), "gave 3 actions for 2 observations"),
-    ((5, {}), "gave an int as the actions for 2 observations"),
-    ((np.zeros(2, np.int64), {"x": np.zeros(4)}), "gave 4 values of the info 'x' for 2 observations"),
-    ((np.zeros(2, np.int64), {"x": {"y": [1]}}), "gave 1 values of the info 'x.y' for 2 observations"),
-    ((np.zeros(2, np.int64), {"x": 1.0}), "gave a float as the values of the info 'x' for 2 observations"),
+BATCHES: list[tuple[Any, str, list[object]]] = [
+    (np.zeros(2, np.int64), "policy-result", ["ndarray"]),
+    ((np.zeros(2, np.int64), [{}, {}]), "policy-result", ["ndarray", "list"]),
+    ((np.zeros(3, np.int64), {}), "policy-row-count", [3, 2]),
+    ((5, {}), "policy-row-count", ["int", 2]),
+    ((np.zeros(2, np.int64), {"x": np.zeros(4)}), "policy-row-count", [4, "'x'", 2]),
+    ((np.zeros(2, np.int64), {"x": {"y": [1]}}), "policy-row-count", [1, "'x.y'", 2]),
+    ((np.zeros(2, np.int64), {"x": 1.0}), "policy-row-count", ["float", "'x'", 2]),
 ]
 
 
-@pytest.mark.parametrize(("result", "message"), BATCHES)
-def test_get_actions_must_give_one_row_an_observation(result: Any, message: str) -> None:
+@pytest.mark.parametrize(("result", "code", "values"), BATCHES)
+def test_get_actions_must_give_one_row_an_observation(result: Any, code: str, values: list[object]) -> None:
     """Also where it is called for a single observation, so that a run with `-m 1` finds the same fault."""
 
     class Wrong:
@@ -501,11 +500,10 @@ def test_get_actions_must_give_one_row_an_observation(result: Any, message: str)
             return result
 
     policy = adapt_policy(Wrong(), ENV_SPEC)
-    with pytest.raises(PolicyError) as caught:
+    with raises(PolicyError, code, "Wrong.get_actions", *values) as caught:
         policy.get_actions(BATCH)
-    assert caught.value.message.startswith(f"Wrong.get_actions {message}")
     assert caught.value.hint
-    with pytest.raises(PolicyError, match=r"^Wrong\.get_actions gave"):
+    with raises(PolicyError, code, "Wrong.get_actions"):
         policy.get_action(OBSERVATION)
 
 
@@ -580,22 +578,18 @@ class Greedy:
 
 
 @pytest.mark.parametrize(
-    ("factory", "message"),
+    ("factory", "values"),
     [
-        (_raising(RuntimeError("no weights")), "called with no arguments, failed: RuntimeError: no weights"),
-        (_raising(SystemExit(2)), "called with no arguments, failed: it ended with sys.exit: SystemExit: 2"),
-        (_raising(GeneratorExit()), "called with no arguments, failed: GeneratorExit"),
-        (
-            Greedy,
-            "called with the EnvSpec, failed: TypeError: Greedy.__init__() missing 1 required positional argument",
-        ),
+        (_raising(RuntimeError("no weights")), ["RuntimeError: no weights"]),
+        (_raising(SystemExit(2)), ["SystemExit: 2"]),
+        (_raising(GeneratorExit()), ["GeneratorExit"]),
+        (Greedy, ["EnvSpec", "TypeError: Greedy.__init__()"]),
     ],
 )
-def test_a_factory_that_raises(factory: Any, message: str) -> None:
+def test_a_factory_that_raises(factory: Any, values: list[str]) -> None:
     """Whatever it raises is a clear error with the user's traceback."""
-    with pytest.raises(PolicyLoadError) as caught:
+    with raises(PolicyLoadError, "policy-factory", *values) as caught:
         instantiate(factory, ENV_SPEC, {})
-    assert message in caught.value.message
     assert "Traceback" in caught.value.details
 
 
@@ -626,13 +620,8 @@ class Broken:
 def test_an_attribute_that_cannot_be_read(candidate: type[Any], raised: str) -> None:
     """The object is refused in one line, and is not taken for a policy of another kind."""
     for call in (adapt_policy, partial(instantiate, options={})):
-        with pytest.raises(PolicyLoadError) as caught:
+        with raises(PolicyLoadError, "policy-type", candidate.__name__, "get_action", raised) as caught:
             call(candidate(), ENV_SPEC)
-        kind = candidate.__name__
-        assert caught.value.message.startswith(
-            f"an object of type {kind} is not a policy: reading its get_action raised"
-        )
-        assert raised in caught.value.message
         assert (raised == "RecursionError: ") == (caught.value.details == "")
 
 

@@ -126,19 +126,19 @@ def test_a_component_acts_as_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "code", "value"),
     [
-        ("mix:0.5*random+0.4*random", "sum to 0.9"),
-        ("mix:0.5*random+0.5*random+1e-8*random", "sum to 1.00000001"),
-        ("mix:0.5*random+0.5*mix:0.5*random+0.5*constant:1", "sum to 1.5"),
-        ("mix:random", "no sum of weighted policies"),
-        ("mix:", "no sum of weighted policies"),
-        ("mix:1*", "no sum of weighted policies"),
-        ("mix:0.5*random+0.5*missing.zip", "there is no file 'missing.zip'"),
+        ("mix:0.5*random+0.4*random", "mix-weights", "0.9"),
+        ("mix:0.5*random+0.5*random+1e-8*random", "mix-weights", "1.00000001"),
+        ("mix:0.5*random+0.5*mix:0.5*random+0.5*constant:1", "mix-weights", "1.5"),
+        ("mix:random", "policy-spec", "random"),
+        ("mix:", "policy-spec", ""),
+        ("mix:1*", "policy-spec", "1*"),
+        ("mix:0.5*random+0.5*missing.zip", "spec-file-missing", "'missing.zip'"),
     ],
 )
-def test_what_is_no_mixture_is_refused(spec: str, words: str) -> None:
-    with pytest.raises(PolicyLoadError, match=words):
+def test_what_is_no_mixture_is_refused(spec: str, code: str, value: str) -> None:
+    with raises(PolicyLoadError, code, value):
         policy_source(spec)
 
 

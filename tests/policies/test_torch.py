@@ -240,31 +240,23 @@ def test_other_distributions_sample_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_spec", "output", "message"),
+    ("env_spec", "output", "values"),
     [
-        (DISCRETE, lambda n: torch.zeros(n, 3), r"logits of shape \(1, 3\), expected \(1, 4\)"),
-        (DISCRETE, lambda n: torch.full((n, 4), np.nan), "gave logits"),
-        (DISCRETE, lambda n: torch.tensor([[0.0, np.inf, 1.0, 2.0]]).expand(n, 4), "gave logits"),
-        (DISCRETE, lambda n: torch.full((n, 4), -np.inf), "gave logits"),
-        (DISCRETE, lambda n: [0], "gave a list, which is no action of Discrete"),
-        (
-            BOX,
-            lambda n: torch.distributions.Normal(torch.zeros(n, 3), 1.0),
-            r"actions of shape \(1, 3\), expected",
-        ),
-        (BOX, lambda n: torch.zeros(n, 3), r"actions of shape \(1, 3\), expected \(1, 2\)"),
-        (BOX, lambda n: (torch.zeros(n, 2), None), "gave a tuple, which is no action of Box"),
-        (
-            EnvSpec(OBSERVATIONS, spaces.MultiDiscrete([2, 2])),
-            lambda n: torch.zeros(n, 4),
-            "no action of Multi",
-        ),
+        (DISCRETE, lambda n: torch.zeros(n, 3), [(1, 3), (1, 4)]),
+        (DISCRETE, lambda n: torch.full((n, 4), np.nan), ["nan"]),
+        (DISCRETE, lambda n: torch.tensor([[0.0, np.inf, 1.0, 2.0]]).expand(n, 4), ["inf"]),
+        (DISCRETE, lambda n: torch.full((n, 4), -np.inf), ["-inf"]),
+        (DISCRETE, lambda n: [0], ["list", "Discrete"]),
+        (BOX, lambda n: torch.distributions.Normal(torch.zeros(n, 3), 1.0), [(1, 3), (1, 2)]),
+        (BOX, lambda n: torch.zeros(n, 3), [(1, 3), (1, 2)]),
+        (BOX, lambda n: (torch.zeros(n, 2), None), ["tuple", "Box"]),
+        (EnvSpec(OBSERVATIONS, spaces.MultiDiscrete([2, 2])), lambda n: torch.zeros(n, 4), ["MultiDiscrete"]),
     ],
 )
-def test_outputs_that_do_not_fit(env_spec: EnvSpec, output: Any, message: str) -> None:
+def test_outputs_that_do_not_fit(env_spec: EnvSpec, output: Any, values: list[object]) -> None:
     """An output of the wrong form is an error that shows both shapes, never a guess."""
     policy = adapt_policy(module_of(lambda x: output(len(x))), env_spec)
-    with pytest.raises(PolicyError, match=message):
+    with raises(PolicyError, "network-output", *values):
         policy.get_action(ONE)
 
 
@@ -339,7 +331,7 @@ def test_a_module_without_forward(verb: str) -> None:
     module = type("Agent", (torch.nn.Module,), {verb: lambda self, x: x})()
     with raises(PolicyLoadError, "network-no-forward") as caught:
         adapt_policy(module, DISCRETE)
-    assert (verb == "get_action_and_value") == caught.value.hint.endswith("calls get_action_and_value")
+    assert (verb == "get_action_and_value") == ("get_action_and_value" in caught.value.hint)
     module.forward = flat
     assert isinstance(adapt_policy(module, DISCRETE), TorchPolicy)
 

@@ -185,20 +185,16 @@ def test_descriptors_stay_as_few(make_sampler: MakeSampler) -> None:
     assert {found[0]} == set(found)
 
 
-@pytest.mark.parametrize(
-    ("what", "how"), [("kill", r"was killed by SIGKILL \(.*\)"), ("os._exit", "ended .* code 0")]
-)
+@pytest.mark.parametrize(("what", "how"), [("kill", "SIGKILL"), ("os._exit", "code 0")])
 def test_an_episode_that_kills_its_worker_three_times_is_named(
     make_sampler: MakeSampler, what: str, how: str
 ) -> None:
     """The call ends with its number and seed, after a line for each death; the sampler works again."""
     warnings: list[str] = []
     sampler = make_sampler(act, faulty(what, 5), warn=warnings.append)
-    with pytest.raises(WorkerError) as caught:
+    with raises(WorkerError, "episode-kills-worker", f"episode 5 (seed {seeds(5)[0]})", how, 3) as caught:
         sampler.obtain_samples(0, 1000, None)
-    where = rf"episode 5 \(seed {seeds(5)[0]}\) killed its worker 3 times"
-    assert re.fullmatch(rf"{where}: worker [01] {how} while it ran episode 5", caught.value.message)
-    assert [True, True] == [bool(re.match(f"worker [01] {how}", warning)) for warning in warnings]
+    assert [True, True] == [bool(re.match(f"worker [01] .*{how}", warning)) for warning in warnings]
     assert caught.value.hint
     assert [] == workers_below_us()
     assert 50 <= sampler.obtain_samples(0, 50, None, FaultyEnv()).lengths.sum() < 57
@@ -214,7 +210,7 @@ def test_killers_are_skipped_where_that_is_asked_for(make_sampler: MakeSampler, 
     sampler = make_sampler(act, faulty("kill", 3, 10), supervision=rules, **vectorised)
     batch = sampler.obtain_samples(0, 100, None)
     assert {3, 10} == set(sampler.skipped)
-    assert all("killed its worker 3 times" in reason for reason in sampler.skipped.values())
+    assert all(f"episode {number} " in reason for number, reason in sampler.skipped.items())
     last = int(batch.numbers[-1]) + 1
     good = [
         episode for episode in serial(Episodes(0, last), act).split() if episode.numbers[0] not in (3, 10)
@@ -232,7 +228,7 @@ def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) 
         sampler.obtain_samples(0, 1000, None)
     assert allowed == len(warnings)
     assert all("\n" not in warning for warning in warnings)
-    assert caught.value.message.endswith(" after 1 restart" if allowed else "")
+    assert ("1 restart" in caught.value.message) == bool(allowed)
     assert 1 == caught.value.details.count("Segmentation fault")
     assert len(caught.value.details.splitlines()) < 40
     assert "max_worker_restarts=" in caught.value.hint
@@ -292,7 +288,7 @@ def test_an_episode_that_takes_too_long(make_sampler: MakeSampler, kind: Any, n_
     sampler.obtain_exact_episodes(4, None)
     ((number, reason),) = sampler.skipped.items()
     assert 3 == number
-    assert "took longer than 2 s" in reason
+    assert "2 s" in reason
 
 
 def test_an_episode_that_takes_too_long_is_an_error(make_sampler: MakeSampler) -> None:
@@ -694,7 +690,7 @@ def test_workers_find_the_package_where_their_sampler_did(flags: list[str], tmp_
     done = subprocess.run(
         words, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True, check=False
     )
-    assert f"raised OSError: {tmp_path}/rollout_cli/__init__.py" in done.stderr
+    assert f"OSError: {tmp_path}/rollout_cli/__init__.py" in done.stderr
 
 
 LIMITED = """
@@ -710,7 +706,7 @@ for limit in (8, 14, 20, 60):
             sampler.obtain_samples(0, 50, None)
         print("done")
     except WorkerError as error:
-        print("WorkerError", error.message, error.hint)
+        print("WorkerError", error.code, error.message, error.hint)
 """
 
 
@@ -718,7 +714,7 @@ def test_too_few_descriptors_are_a_workers_error() -> None:
     """One line says which limit it is; or there are enough."""
     words = [sys.executable, "-c", LIMITED]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    refused = r"WorkerError workers? .*cannot be started.*ulimit.*\n"
+    refused = r"WorkerError worker-start .*ulimit.*\n"
     assert re.fullmatch(rf"{refused}({refused}|done\n){{2}}done\n", done.stdout), done
     assert (0, "") == (done.returncode, done.stderr)
 

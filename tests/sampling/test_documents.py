@@ -95,7 +95,7 @@ def test_arguments_out_of_range() -> None:
         {"episode_timeout": float("nan")},
     ):
         arguments: dict[str, Any] = wrong
-        with pytest.raises(ValueError, match=next(iter(wrong))):
+        with raises(ValueError, "limit-value", *wrong):
             rollout_cli.Supervision(**arguments)
     method: Any = "fork"
     with raises(ValueError, "start-method", "start_method", "fork"):
@@ -301,7 +301,7 @@ def test_overrides_that_samplers_cannot_use_are_refused(
     """By name, with the places to override instead; never ignored."""
     with raises(UserCodeError, "worker-class-overrides", name) as caught:
         WorkerFactory(worker_class=overriding(base, name), worker_args=arguments)
-    assert "override one of " in caught.value.hint
+    assert caught.value.hint
 
 
 class CountingWorker(DefaultWorker):
@@ -583,7 +583,7 @@ def test_an_error_of_a_worker_shows_the_users_traceback(make_sampler: MakeSample
     cause = caught.value.__cause__
     assert "ValueError: the simulator is broken" in "".join(traceback.format_exception(cause))
     assert 1 == text.count("in step\n")
-    assert text.rstrip().endswith("hint: the traceback above shows where; the seed repeats it")
+    assert text.rstrip().splitlines()[-1].startswith("hint: ")
 
 
 def test_hints_name_arguments_in_python_and_flags_on_the_command_line(
@@ -596,9 +596,7 @@ def test_hints_name_arguments_in_python_and_flags_on_the_command_line(
     worker.update_agent(lambda observation: 0)
     with pytest.raises(EnvError) as caught:
         worker.rollout()
-    assert caught.value.hint.startswith(
-        "max_episode_length=N truncates it; episode_step_guard=… says how long"
-    )
+    assert all(option in caught.value.hint for option in ("max_episode_length=N", "episode_step_guard="))
     report(caught.value, as_json=False, verbose=False)
     assert (
         "hint: --max-episode-length N truncates it; --episode-step-guard says how long"
@@ -614,7 +612,7 @@ def test_a_policy_that_cannot_be_pickled(make_sampler: MakeSampler) -> None:
     for use in (lambda: make_sampler(policy), lambda: make_sampler(still).obtain_samples(0, 9, policy)):
         with raises(PolicyLoadError, "pickle-failed", "TypeError") as caught:
             use()
-        assert "give module:attr as a text, from" in caught.value.hint
+        assert "module:attr" in caught.value.hint
 
 
 class Batched:
@@ -627,22 +625,19 @@ class Batched:
         return np.zeros((len(observations), 2), np.float32), self._infos(len(observations))
 
 
-INFOS: dict[str, tuple[Callable[[int], Any], str]] = {
-    "length": (lambda n: {"value": np.zeros(n + 1)}, "gave 5 values of the info 'value' for 4 observations"),
-    "no rows": (
-        lambda n: {"value": 1.0},
-        "gave a float as the values of the info 'value' for 4 observations",
-    ),
-    "text": (lambda n: {"value": "four"}, "gave a str as the values of the info 'value' for 4 observations"),
-    "nested": (lambda n: {"deep": {"er": [0]}}, "gave 1 values of the info 'deep.er' for 4 observations"),
-    "no dict": (lambda n: [{}] * n, r"gave \(a ndarray, a list\), expected the pair \(actions, info\)"),
+INFOS: dict[str, tuple[Callable[[int], Any], str, list[object]]] = {
+    "length": (lambda n: {"value": np.zeros(n + 1)}, "policy-row-count", [5, "'value'", 4]),
+    "no rows": (lambda n: {"value": 1.0}, "policy-row-count", ["float", "'value'", 4]),
+    "text": (lambda n: {"value": "four"}, "policy-row-count", ["str", "'value'", 4]),
+    "nested": (lambda n: {"deep": {"er": [0]}}, "policy-row-count", [1, "'deep.er'", 4]),
+    "no dict": (lambda n: [{}] * n, "policy-result", ["ndarray", "list"]),
 }
 
 
 @pytest.mark.parametrize("name", INFOS)
 def test_infos_of_a_batch_are_checked(name: str) -> None:
     """Length and type; the error names the policy."""
-    infos, message = INFOS[name]
+    infos, code, values = INFOS[name]
     options: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": 4}}
-    with pytest.raises(PolicyError, match=f"Batched.get_actions {message}"):
+    with raises(PolicyError, code, "Batched.get_actions", *values):
         sampler_of("local", Batched(infos), **options).obtain_samples(0, 9, None)

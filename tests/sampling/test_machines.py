@@ -504,11 +504,8 @@ class TestSupervisor:
         assert (5, 6) == self.died(supervisor, (5, 6)).isolated
         error = self.died(supervisor, (5,), details="Fatal Python error", hint="").error
         assert isinstance(error, WorkerError)
-        assert "episode 5 (seed " in error.message
-        assert (
-            "killed its worker 3 times: worker 1 was killed by SIGSEGV while it ran episode 5"
-            in error.message
-        )
+        assert "episode-kills-worker" == error.code
+        assert all(part in error.message for part in ("episode 5 (seed ", "3", "worker 1", "SIGSEGV"))
         assert 1 == error.details.count("Fatal Python error")
         assert 2 == supervisor.restarts
 
@@ -528,7 +525,8 @@ class TestSupervisor:
         assert (isolated, skipped) == (decision.isolated, list(decision.skipped or ())[:1])
         error = self.died(Supervisor(Supervision(episode_timeout=2.0), 0), (5,), late=(5,)).error
         assert isinstance(error, EnvError)
-        assert "took longer than 2 s in worker 1" in error.message
+        assert "episode-timeout" == error.code
+        assert all(part in error.message for part in ("episode 5", "2 s", "worker 1"))
 
     @pytest.mark.parametrize("rule", ["fail", "retry", "skip"])
     def test_a_late_episode_of_an_older_call_is_none_of_this_one(self, rule: Any) -> None:

@@ -49,19 +49,19 @@ def test_it_builds_workers_where_they_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "values"),
     [
-        ({"n_workers": 0}, "n_workers is 0"),
-        ({"seed": -1}, "seed is -1"),
-        ({"max_episode_length": 0}, "max_episode_length is 0"),
-        ({"max_episode_length": float("nan")}, "max_episode_length is nan"),
-        ({"worker_class": dict}, "which is no Worker"),
-        ({"is_tf_worker": True, "worker_setup": lambda: None}, "give one of the two"),
+        ({"n_workers": 0}, ["n_workers", 0]),
+        ({"seed": -1}, ["seed", -1]),
+        ({"max_episode_length": 0}, ["max_episode_length", 0]),
+        ({"max_episode_length": float("nan")}, ["max_episode_length", "nan"]),
+        ({"worker_class": dict}, ["worker_class", "dict"]),
+        ({"is_tf_worker": True, "worker_setup": lambda: None}, ["is_tf_worker", "worker_setup"]),
     ],
 )
-def test_arguments_that_are_refused(arguments: Any, message: str) -> None:
+def test_arguments_that_are_refused(arguments: Any, values: list[object]) -> None:
     """At once, with the value."""
-    with pytest.raises(ValueError, match=message):
+    with raises(ValueError, "factory-argument", *values):
         WorkerFactory(**arguments)
 
 
@@ -105,21 +105,21 @@ MODULE = """
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "code", "values"),
     [
-        ("mine:number", "'mine:number' is no worker class"),
-        ("mine:Absent", "no attribute 'Absent'"),
-        ("absent:Mine", "there is no module 'absent'"),
-        ("broken:Mine", "importing 'broken' failed: ZeroDivisionError"),
-        ("Mine", "'Mine' names no worker class"),
+        ("mine:number", "worker-class", ["'mine:number'"]),
+        ("mine:Absent", "attribute-missing", ["'Absent'"]),
+        ("absent:Mine", "module-missing", ["'absent'"]),
+        ("broken:Mine", "import-failed", ["'broken'", "ZeroDivisionError"]),
+        ("Mine", "worker-class", ["'Mine'"]),
     ],
 )
-def test_worker_classes_by_name(project: Path, spec: str, message: str) -> None:
+def test_worker_classes_by_name(project: Path, spec: str, code: str, values: list[str]) -> None:
     """One is found in the working folder; others exit with 3, with the module's own traceback where it has one."""
     write_module(project, "mine", MODULE)
     assert issubclass(load_worker_class("mine:Mine"), DefaultWorker)
     write_module(project, "broken", "1 / 0")
-    with pytest.raises(UserCodeError, match=message) as caught:
+    with raises(UserCodeError, code, *values) as caught:
         load_worker_class(spec)
     assert 3 == caught.value.exit_code
     assert ("ZeroDivisionError" in caught.value.details) == spec.startswith("broken")
@@ -155,11 +155,13 @@ def _failing(where: str) -> Iterator[None]:
     raise OSError("the device is stuck")
 
 
-@pytest.mark.parametrize("where", ["entered", "left"])
-def test_a_set_up_that_fails(where: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "cause"), [("entered", "there is no device"), ("left", "the device is stuck")]
+)
+def test_a_set_up_that_fails(where: str, cause: str) -> None:
     """It is the user's code."""
     setup = WorkerFactory(worker_setup=lambda: _failing(where)).setup()
-    with pytest.raises(UserCodeError, match=f"set-up could not be {where}: OSError"), setup:
+    with raises(UserCodeError, "worker-setup", f"OSError: {cause}"), setup:
         pass
 
 

@@ -113,63 +113,46 @@ def test_values_of_an_array_library(kind: str, array: Callable[[Any], Any]) -> N
     worlds.assert_arrays_are_taken(kind, array)
 
 
-STEP = r"env.step: the result is not \(observation, reward, terminated, truncated, info\)"
-BAD: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
-    "gym's old step": (None, lambda result: (*result[:3], result[4]), STEP),
-    "no step": (None, lambda result: None, STEP),
-    "shape": (
-        0,
-        lambda seen: seen[:2],
-        r"env.step: the observation is float32\(2,\), expected float32\(3,\) of Box",
-    ),
+BAD: dict[str, tuple[Any, Callable[[Any], Any], str, list[object]]] = {
+    "gym's old step": (None, lambda result: (*result[:3], result[4]), "result-type", []),
+    "no step": (None, lambda result: None, "result-type", []),
+    "shape": (0, lambda seen: seen[:2], "value-shape", ["observation", "float32(2,)", "float32(3,)", "Box"]),
     "type": (
         0,
         lambda seen: seen.astype(complex),
-        r"env.step: the observation is complex128\(3,\), expected float32",
+        "value-shape",
+        ["observation", "complex128(3,)", "float32"],
     ),
-    "none": (0, lambda seen: None, "env.step: the observation is NoneType None, expected"),
-    "ragged": (0, lambda seen: [[1.0], 2.0], r"env.step: the observation is list \[\[1.0\], 2.0\], expected"),
-    "text reward": (
-        1,
-        lambda reward: "much",
-        "env.step returned reward='much' \\(str\\); expected a real number",
-    ),
-    "readable reward": (
-        1,
-        lambda reward: "1.5",
-        "env.step returned reward='1.5' \\(str\\); expected a real number",
-    ),
-    "no reward": (
-        1,
-        lambda reward: None,
-        "env.step returned reward=None \\(NoneType\\); expected a real number",
-    ),
+    "none": (0, lambda seen: None, "value-shape", ["observation", "NoneType None"]),
+    "ragged": (0, lambda seen: [[1.0], 2.0], "value-shape", ["observation", "list [[1.0], 2.0]"]),
+    "text reward": (1, lambda reward: "much", "step-value", ["reward='much'", "str"]),
+    "readable reward": (1, lambda reward: "1.5", "step-value", ["reward='1.5'", "str"]),
+    "no reward": (1, lambda reward: None, "step-value", ["reward=None", "NoneType"]),
     "rewards": (
         1,
         lambda reward: np.zeros((2, 1)),
-        r"env.step returned reward=array\(\[\[0.\], \[0.\]\]\) \(ndarray of shape \(2, 1\)\); expected a real number",
+        "step-value",
+        ["reward=array([[0.], [0.]])", "ndarray", (2, 1)],
     ),
     "complex reward": (
         1,
         lambda reward: np.complex64(1 + 2j),
-        r"env.step returned reward=.*1\+2j.* \(complex64\)",
+        "step-value",
+        ["reward=", "1+2j", "complex64"],
     ),
-    "huge reward": (1, lambda reward: 10**400, "env.step returned reward=1000"),
-    "text flag": (2, lambda flag: "no", "env.step returned terminated='no' \\(str\\); expected a bool"),
-    "number flag": (3, lambda flag: 7, "env.step returned truncated=7 \\(int\\); expected a bool"),
+    "huge reward": (1, lambda reward: 10**400, "step-value", ["reward=1000"]),
+    "text flag": (2, lambda flag: "no", "step-value", ["terminated='no'", "str"]),
+    "number flag": (3, lambda flag: 7, "step-value", ["truncated=7", "int"]),
     "flags": (
         2,
         lambda flag: np.array([True, False]),
-        r"env.step returned terminated=array\(\[ True, False\]\) \(ndarray of shape \(2,\)\); expected a bool",
+        "step-value",
+        ["terminated=array([ True, False])", "ndarray", (2,)],
     ),
-    "flags, all false": (
-        3,
-        lambda flag: np.zeros(2, bool),
-        r"env.step returned truncated=array\(\[False, False",
-    ),
-    "fraction flag": (3, lambda flag: 0.5, "env.step returned truncated=0.5"),
-    "list info": (4, lambda info: [1], r"env.step: the info is no dictionary: list \[1\]"),
-    "no info": (4, lambda info: None, "env.step: the info is no dictionary: NoneType None"),
+    "flags, all false": (3, lambda flag: np.zeros(2, bool), "step-value", ["truncated=array([False, False"]),
+    "fraction flag": (3, lambda flag: 0.5, "step-value", ["truncated=0.5"]),
+    "list info": (4, lambda info: [1], "info-type", ["list [1]"]),
+    "no info": (4, lambda info: None, "info-type", ["NoneType None"]),
 }
 
 
@@ -177,11 +160,9 @@ BAD: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_steps_that_are_refused(kind: str, name: str) -> None:
     """One line: the call, the value, what was expected, and whose step it was."""
-    at, bend, message = BAD[name]
-    with pytest.raises(EnvError, match=f"^{message}") as caught:
+    at, bend, code, values = BAD[name]
+    with raises(EnvError, code, "env.step", *values, "worker 2, episode 0, seed ") as caught:
         run(make(kind, bending(at, bend)), range(4))
-    assert caught.value.message.endswith(")")
-    assert "worker 2, episode 0, seed " in caught.value.message
     assert "\n" not in caught.value.message
     assert caught.value.hint
     assert (0,) == caught.value.episodes
@@ -189,16 +170,16 @@ def test_steps_that_are_refused(kind: str, name: str) -> None:
 
 @each_single
 @pytest.mark.parametrize(
-    ("at", "bend", "message"),
+    ("at", "bend", "code", "values"),
     [
-        (None, lambda result: result[0], r"env.reset: the result is not \(observation, info\)"),
-        (1, lambda info: [1], "env.reset: the info is no dictionary"),
-        (0, lambda seen: "text", "env.reset: the observation is str 'text', expected float32"),
+        (None, lambda result: result[0], "result-type", []),
+        (1, lambda info: [1], "info-type", ["list [1]"]),
+        (0, lambda seen: "text", "value-shape", ["observation", "str 'text'", "float32"]),
     ],
 )
-def test_resets_that_are_refused(kind: str, at: int | None, bend: Any, message: str) -> None:
+def test_resets_that_are_refused(kind: str, at: int | None, bend: Any, code: str, values: list[str]) -> None:
     """The same of `env.reset`."""
-    with pytest.raises(EnvError, match=f"^{message}"):
+    with raises(EnvError, code, "env.reset", *values):
         run(make(kind, bending(at, bend, "reset")), range(4))
 
 
@@ -240,16 +221,16 @@ FRAMES = spaces.Box(0, 255, (80, 80), np.uint8)
 
 @each_single
 @pytest.mark.parametrize(
-    ("space", "good", "bad"),
+    ("space", "good", "bad", "code"),
     [
-        (spaces.Box(-128, 127, (1,), np.int8), np.array([-128]), np.array([200])),
-        (FRAMES, np.full((80, 80), 255, np.uint16), np.full((80, 80), 256, np.uint16)),
-        (spaces.MultiBinary(2), np.array([0, 1]), np.array([0, 257])),
-        (spaces.Discrete(5), 4, 2**63),
-        (spaces.Discrete(5), np.uint64(4), np.uint64(2**64 - 1)),
+        (spaces.Box(-128, 127, (1,), np.int8), np.array([-128]), np.array([200]), "number-range"),
+        (FRAMES, np.full((80, 80), 255, np.uint16), np.full((80, 80), 256, np.uint16), "number-range"),
+        (spaces.MultiBinary(2), np.array([0, 1]), np.array([0, 257]), "number-range"),
+        (spaces.Discrete(5), 4, 2**63, "value-shape"),
+        (spaces.Discrete(5), np.uint64(4), np.uint64(2**64 - 1), "value-shape"),
     ],
 )
-def test_integers_without_room_are_refused(kind: str, space: Any, good: Any, bad: Any) -> None:
+def test_integers_without_room_are_refused(kind: str, space: Any, good: Any, bad: Any, code: str) -> None:
     """No other number is recorded in their place; the error is that of their own episode."""
 
     class Large(ChainEnv):
@@ -260,8 +241,7 @@ def test_integers_without_room_are_refused(kind: str, space: Any, good: Any, bad
         def observe(self) -> Any:
             return bad if self._position == 1 and self.length == 3 else good
 
-    refused = r"^env\.step: the observation (is .*, expected|has numbers for which) u?int"
-    with pytest.raises(EnvError, match=refused) as caught:
+    with raises(EnvError, code, "env.step", "observation", space.dtype) as caught:
         run(make(kind, Large, lambda spec: lambda seen: 0), range(20))
     (number,) = caught.value.episodes
     chunk = run(make(kind, Large, lambda spec: lambda seen: 0), range(number))
@@ -426,7 +406,8 @@ def test_a_nan_action_is_named_where_the_reward_is_nan() -> None:
     chunk, error = sound_episodes(worlds.take_all(worker))
     assert chunk is None
     assert error is not None
-    assert "look at the policy" in error.hint
+    assert "reward-nan" == error.code
+    assert "policy" in error.hint
 
 
 @each_single
@@ -479,32 +460,32 @@ def with_part(at: int, value: Any) -> Callable[[list[Any]], Any]:
     return bend
 
 
-BENT: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
-    "gym's old step": (lambda parts: tuple(parts[:4]), "the result is not"),
-    "nothing": (lambda parts: None, "the result is not"),
-    "few rewards": (
-        with_part(1, np.zeros(2)),
-        r"the rewards are float64\(2,\), expected a number for each of 3 rows",
-    ),
-    "texts": (with_part(1, np.array(["a", "b", "c"])), r"the rewards are <U1\(3,\)"),
-    "columns": (with_part(1, np.zeros((3, 1))), r"the rewards are float64\(3, 1\)"),
-    "odd rewards": (with_part(1, [[1.0], 2.0, 3.0]), r"the batch is no array: list \[\[1.0\], 2.0"),
-    "few flags": (with_part(2, np.zeros(2, bool)), r"terminated is bool\(2,\), expected a bool for each"),
-    "one flag": (with_part(3, False), r"truncated is bool\(\), expected a bool for each"),
-    "halves": (with_part(2, np.full(3, 0.5)), r"terminated is float64\(3,\)"),
-    "twos": (with_part(3, np.full(3, 2)), r"truncated is int64\(3,\)"),
+BENT: dict[str, tuple[Callable[[list[Any]], Any], str, list[str]]] = {
+    "gym's old step": (lambda parts: tuple(parts[:4]), "result-type", []),
+    "nothing": (lambda parts: None, "result-type", []),
+    "few rewards": (with_part(1, np.zeros(2)), "batch-shape", ["float64(2,)", "3"]),
+    "texts": (with_part(1, np.array(["a", "b", "c"])), "batch-shape", ["<U1(3,)"]),
+    "columns": (with_part(1, np.zeros((3, 1))), "batch-shape", ["float64(3, 1)"]),
+    "odd rewards": (with_part(1, [[1.0], 2.0, 3.0]), "batch-shape", ["list [[1.0], 2.0"]),
+    "few flags": (with_part(2, np.zeros(2, bool)), "batch-shape", ["terminated", "bool(2,)"]),
+    "one flag": (with_part(3, False), "batch-shape", ["truncated", "bool()"]),
+    "halves": (with_part(2, np.full(3, 0.5)), "batch-shape", ["terminated", "float64(3,)"]),
+    "twos": (with_part(3, np.full(3, 2)), "batch-shape", ["truncated", "int64(3,)"]),
     "few rows": (
         with_part(0, lambda seen: seen[:2]),
-        r"the observations are float32\(2, 3\), expected float32\(3, 3\)",
+        "batch-shape",
+        ["observations", "float32(2, 3)", "float32(3, 3)"],
     ),
     "other numbers": (
         with_part(0, lambda seen: seen.astype(complex)),
-        r"the observations are complex128\(3, 3\)",
+        "batch-shape",
+        ["observations", "complex128(3, 3)"],
     ),
-    "no mapping": (with_part(4, [1]), r"the infos are no dictionary: list \[1\]"),
+    "no mapping": (with_part(4, [1]), "info-type", ["list [1]"]),
     "short masks": (
         with_part(4, {"x": np.zeros(3), "_x": np.ones(2, bool)}),
-        r"the mask of info 'x' is bool\(2,\)",
+        "batch-shape",
+        ["'x'", "bool(2,)"],
     ),
 }
 
@@ -513,8 +494,8 @@ BENT: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
 @pytest.mark.parametrize("name", BENT)
 def test_vector_steps_that_are_refused(kind: str, name: str) -> None:
     """One line with both sides, whose step it was, and a hint."""
-    bend, message = BENT[name]
-    with pytest.raises(EnvError, match=rf"^env.step: {message}.*\(worker 2, episodes 0 to 2 of 3 ") as caught:
+    bend, code, values = BENT[name]
+    with raises(EnvError, code, "env.step", *values, "worker 2, episodes 0 to 2 of 3 ") as caught:
         run(make(kind, BentVectorEnv(NATIVE[kind], bend)), range(6))
     assert caught.value.hint
     assert (0, 1, 2) == caught.value.episodes
@@ -638,16 +619,16 @@ def test_last_observations_that_lack_a_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "bend", "message"),
+    ("space", "bend", "code", "values"),
     [
-        ("box", lambda seen: None, r"the final observations are object\(\d,\), expected float64\(\d, 2, 3\)"),
-        ("box", lambda seen: seen[0], r"the final observations are float64\(\d, 3\), expected float64\("),
-        ("discrete", lambda seen: seen + 0.5, r"the final observations are float64\(\d,\), expected int64"),
-        ("text", lambda seen: 7, "the text of a row is int 7, expected a text of Text"),
-        ("dict", lambda seen: None, "the final observations lack TypeError"),
+        ("box", lambda seen: None, "batch-shape", ["object(", ", 2, 3)"]),
+        ("box", lambda seen: seen[0], "batch-shape", ["float64(", ", 3)"]),
+        ("discrete", lambda seen: seen + 0.5, "batch-shape", ["float64(", "int64"]),
+        ("text", lambda seen: 7, "string-value", ["int 7", "Text"]),
+        ("dict", lambda seen: None, "value-structure", ["TypeError"]),
     ],
 )
-def test_last_observations_that_are_refused(space: str, bend: Any, message: str) -> None:
+def test_last_observations_that_are_refused(space: str, bend: Any, code: str, values: list[str]) -> None:
     """They are held against the space, as all others are: a missing one is no nan, and a half is no integer."""
 
     class Bent(SyncVectorEnv):
@@ -658,7 +639,7 @@ def test_last_observations_that_are_refused(space: str, bend: Any, message: str)
             return *rest, infos
 
     env = Bent([worlds.space_env(space)] * 3, autoreset_mode=SAME_STEP)
-    with pytest.raises(EnvError, match=f"^env.step: {message}"):
+    with raises(EnvError, code, "env.step", *values):
         run(make("native same", env), range(6))
 
 
@@ -714,11 +695,11 @@ def test_a_limit_that_nobody_can_keep() -> None:
     assert "max_episode_steps" in caught.value.hint
 
 
-POLICIES: dict[str, tuple[Any, str]] = {
-    "few rows": ((np.zeros(2, int), {}), "gave 2 actions for 3 observations"),
-    "ragged": (([[1], 1, 1], {}), "the batch is no array"),
-    "long infos": ((np.zeros(3, int), {"x": np.zeros(5)}), "gave 5 values of the info 'x'"),
-    "no pair": (np.zeros(3, int), "expected the pair"),
+POLICIES: dict[str, tuple[Any, str, list[object]]] = {
+    "few rows": ((np.zeros(2, int), {}), "policy-row-count", [2, 3]),
+    "ragged": (([[1], 1, 1], {}), "batch-shape", ["[[1], 1, 1]"]),
+    "long infos": ((np.zeros(3, int), {"x": np.zeros(5)}), "policy-row-count", [5, "'x'"]),
+    "no pair": (np.zeros(3, int), "policy-result", ["ndarray"]),
 }
 
 
@@ -726,11 +707,11 @@ POLICIES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", POLICIES)
 def test_policies_that_do_not_act_for_each_row(kind: str, name: str) -> None:
     """The policy's error, with whose step it was."""
-    given, message = POLICIES[name]
+    given, code, values = POLICIES[name]
     policy = type("Given", (), {"get_actions": lambda self, seen: given})
-    with pytest.raises(PolicyError, match=message) as caught:
+    with raises(PolicyError, code, *values) as caught:
         run(make(kind, ChainEnv, lambda spec: policy()), range(6))
-    assert "(worker 2, episodes 0 to 2 of 3 rows)" in caught.value.message
+    assert "worker 2, episodes 0 to 2 of 3 rows" == caught.value.place
 
 
 # -- generators that rows share ----------------------------------------------------------------------------------------
@@ -791,9 +772,10 @@ def test_environments_of_several_kinds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [({"n_envs": 0}, "n_envs is 0"), ({"vectorization": "x"}, "'x'")]
+    ("arguments", "values"),
+    [({"n_envs": 0}, ["n_envs", 0]), ({"vectorization": "x"}, ["'x'"])],
 )
-def test_arguments_that_are_refused(arguments: Any, message: str) -> None:
+def test_arguments_that_are_refused(arguments: Any, values: list[object]) -> None:
     """At once, with the value."""
-    with pytest.raises(ValueError, match=message):
+    with raises(ValueError, "factory-argument", *values):
         VecWorker(seed=1, max_episode_length=None, worker_number=0, **arguments)

@@ -70,7 +70,7 @@ def test_a_reward_that_is_no_number() -> None:
     failed = messages[-1]
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, EnvError)
-    assert "the reward is not a number (nan)" in failed.error.message
+    assert "reward-nan" == failed.error.code
     assert numbers
     assert not set(numbers) & set(failed.error.episodes)
 
