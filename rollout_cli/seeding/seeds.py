@@ -61,7 +61,9 @@ def _permuted(number: Any, keys: tuple[int, ...]) -> Any:
     for key in keys:
         mixed = ((right ^ key) * _MIX_A) & _MASK
         mixed = ((mixed ^ (mixed >> 29)) * _MIX_B) & _MASK
-        left, right = right, left ^ (mixed >> 48)
+        following = left ^ (mixed >> 48)
+        left = right
+        right = following
     return (left << 16) | right
 
 

@@ -155,8 +155,9 @@ def frozen_copy(info: Any) -> dict[Any, Any]:
             "give {} where there is nothing to say",
             code="info-type",
         )
-    # Both in one expression: it runs at each step that has an info, and a call for each value costs more.
-    return {key: value if isinstance(value, _VALUES) else copied(value) for key, value in info.items()}
+    return {  # hot loop: it runs at each step that has an info, and a call for each value costs more
+        key: value if isinstance(value, _VALUES) else copied(value) for key, value in info.items()
+    }
 
 
 def copied(value: Any) -> Any:
