@@ -281,7 +281,7 @@ class CollectConfig:
         self._check_numbers()
 
     def _check_ends(self) -> None:
-        """Raise `ConfigError` unless an option that ends this command's runs is given, and none of another's."""
+        """Raise `ConfigError` unless an option that ends a run is given, and none of another command's."""
         ends = [option for option in OPTIONS.values() if option.ends_run]
         given = [option.flag for option in ends if getattr(self, option.name) is not None]
         allowed = [option.flag for option in ends if self.command in option.commands]

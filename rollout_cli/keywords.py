@@ -42,7 +42,7 @@ def keyword(text: str, label: str, *, example: str = "") -> tuple[str, object]:
 
 
 def parted(spec: str, subject: str) -> tuple[str, dict[str, object]]:
-    """Split `NAME?key=value&key=value` into the name and the values; `subject` is what it names, for messages.
+    """Split `NAME?key=value&key=value` into the name and the values; messages call it a `subject`.
 
     Raises:
         ConfigError: If a part is no such pair.
