@@ -146,9 +146,9 @@ def test_episodes_that_fail_are_skipped_as_well(tmp_path: Path, whole: Path) -> 
         (("--keep", "wall_time_s < 1"), ("'wall_time_s'", "[expression-syntax]")),
         (("--keep", "lenght > 1"), ("'lenght'", "[expression-syntax]")),
         (("--keep", "length >"), ("[expression-syntax]",)),
-        (("--keep", "true", "--shard", "1/2"), ("--shard", "--keep", "[options-conflict]")),
-        (("--keep", "true", "--episodes", "5:9"), ("--keep", "[options-conflict]")),
-        (("--keep-cap", "9"), ("--keep-cap", "--keep", "[options-conflict]")),
+        (("--keep", "true", "--shard", "1/2"), ("--shard", "--keep", "[options-exclude-each-other]")),
+        (("--keep", "true", "--episodes", "5:9"), ("--keep", "[options-exclude-each-other]")),
+        (("--keep-cap", "9"), ("--keep-cap", "--keep", "[option-needs-another]")),
     ],
 )
 def test_what_is_refused(tmp_path: Path, words: tuple[str, ...], parts: tuple[str, ...]) -> None:

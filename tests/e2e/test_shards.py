@@ -268,8 +268,11 @@ def test_each_shard_is_compared_with_all_before_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("collect", "--timesteps", "10", "--seed", "1"), ("--shard", "--timesteps", "[options-conflict]")),
-        (("collect", "--episodes", "10"), ("--shard", "--seed", "[options-conflict]")),
+        (
+            ("collect", "--timesteps", "10", "--seed", "1"),
+            ("--shard", "--timesteps", "[options-exclude-each-other]"),
+        ),
+        (("collect", "--episodes", "10"), ("--shard", "--seed", "[option-needs-another]")),
         (("collect", "--episodes", "2", "--seed", "1"), ("--shard 3/3", "2 episodes", "[shard-option]")),
         (("exact", "-k", "5", "-w", "2", "--seed", "1"), ("--shard 3/3", "2 workers", "[shard-option]")),
     ],

@@ -92,7 +92,7 @@ def test_native_rows_take_no_tasks(tmp_path: Path, tasks: Path) -> None:
         tasks,
     )
     ran = called(*words, code=2)
-    assert all(part in ran.stderr for part in ("--tasks", "[options-conflict]")), ran.stderr
+    assert all(part in ran.stderr for part in ("--tasks", "[options-exclude-each-other]")), ran.stderr
     with raises(ArgumentError, "factory-argument"):
         WorkerFactory(
             worker_class=VecWorker, worker_args={"vectorization": "native"}, rules=EpisodeRules(tasks=[{}])
