@@ -13,13 +13,13 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import file_digest
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from rollout_cli.errors import ChangedFilesError
 
@@ -31,8 +31,17 @@ _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
 _OURS = str(Path(__file__).parent)
 State = tuple[int, int]
 """A file's size, and its time of modification in nanoseconds."""
-FileRecord = Mapping[str, str]
-"""A file as info.json records it: see `record`."""
+
+
+class FileRecord(TypedDict):
+    """A file as info.json records it."""
+
+    path: str  # Its label: a path relative to the working folder, or a module's.
+    sha256: str
+    read: str  # `load` or `episode`: when it was read first.
+    place: NotRequired[str]  # Its absolute path, if only its name is known of the label.
+
+
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -266,7 +275,7 @@ def _changed(file: PinnedFile) -> ChangedFilesError:
     )
 
 
-def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
+def record(files: Iterable[PinnedFile]) -> list[FileRecord]:
     """Return a dataset's record of files: `path`, `sha256`, and when they were `read` (`load`, `episode`).
 
     One that has only its name, as several may, has its absolute path as `place`.
@@ -274,7 +283,7 @@ def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
     documents = []
     for file in files:
         read = "load" if file.at_load else "episode"
-        document = {"path": file.label, "sha256": file.sha256, "read": read}
+        document: FileRecord = {"path": file.label, "sha256": file.sha256, "read": read}
         if file.key == file.path:
             document["place"] = file.path
         documents.append(document)

@@ -128,8 +128,7 @@ def _rows(result: CollectResult) -> dict[str, object]:
         "status": f"{result.status} (stopped by --{result.stopped_by.replace('_', '-')})",
         "episodes": f"{result.episodes:,}",
     }
-    source = {"skipped": {"count": result.skipped}}
-    if skipped := skipped_text({"sources": [source], "episodes": result.episodes}):
+    if skipped := skipped_text(result.skipped, result.episodes):
         rows["skipped"] = skipped
     if result.acceptance:
         rows["kept"] = acceptance_text(result.acceptance)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from rollout_cli.dataset.record import DatasetInfo, RunFacts, RunRecord
 from rollout_cli.episodes.plain import Document
 from rollout_cli.redact import without_secrets
 
@@ -77,13 +78,13 @@ select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id
 """
 
 
-def render_card(info: Document) -> str:
+def render_card(info: DatasetInfo) -> str:
     """Return the card of the dataset of `info`; its front matter guides `datasets.load_dataset`.
 
     `info["card"]` may hold `license`, and `plot` where `meta/` has the picture.
     """
     facts = [f"| {name} | {_cell(value)} |" for source in info["sources"] for name, value in _facts(source)]
-    if skipped := skipped_text(info):
+    if skipped := skipped_text(n_skipped(info["sources"]), info["episodes"]):
         facts.append(f"| skipped | {skipped} |")
     name = dataset_name(info)
     options = info.get("card", {})
@@ -105,17 +106,24 @@ def render_card(info: Document) -> str:
     )
 
 
-def skipped_text(info: Document) -> str:
-    """Return how many episodes were skipped, such as `7 of 32 episodes (21.9 %)`; nothing for none."""
-    count = sum(source["skipped"]["count"] for source in info["sources"] if "skipped" in source)
-    total = count + info["episodes"]
+def n_skipped(sources: Sequence[RunFacts]) -> int:
+    """Return how many episodes these runs skipped."""
+    return sum(source["skipped"]["count"] for source in sources if "skipped" in source)
+
+
+def skipped_text(count: int, n_episodes: int) -> str:
+    """Return `7 of 32 episodes (21.9 %)` for 7 skipped episodes beside 25 others; nothing for none."""
+    total = count + n_episodes
     return f"{count:,} of {total:,} episodes ({100 * count / total:.3g} %)" if count else ""
 
 
-def _facts(source: Document) -> Iterator[tuple[str, object]]:
+def _facts(source: RunRecord) -> Iterator[tuple[str, object]]:
     """Yield what a card says of one run; files without their folders, which say nothing elsewhere."""
-    for name, key in (("environment", "env_source"), ("policy", "policy")):
-        record = source.get(key, {})
+    records: dict[str, Document] = {
+        "environment": source.get("env_source", {}),
+        "policy": source.get("policy", {}),
+    }
+    for name, record in records.items():
         if spec := record.get("spec"):
             if record.get("path") is not None and "components" not in record:
                 spec = PurePath(record["path"]).name
@@ -148,12 +156,12 @@ def _cell(value: object) -> str:
     return " ".join(repr(str(value))[1:-1].split()).replace("|", "\\|")
 
 
-def dataset_name(info: Document) -> str:
+def dataset_name(info: DatasetInfo) -> str:
     """Return the environments that the episodes are of."""
     return " and ".join(_env_names(info)) or "an environment"
 
 
-def _env_names(info: Document) -> list[str]:
+def _env_names(info: DatasetInfo) -> list[str]:
     """Return gymnasium's ids, or else how the environments were named when the dataset was made."""
     named = [
         source.get("env", {}).get("id") or source.get("env_source", {}).get("spec")

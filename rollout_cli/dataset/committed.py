@@ -18,10 +18,10 @@ from rollout_cli.dataset.layout import (
     started_at,
 )
 from rollout_cli.dataset.parquet import open_parquet
+from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.store import has_rename
 from rollout_cli.dataset.verify import check_segment
-from rollout_cli.episodes.plain import Document
 from rollout_cli.errors import DatasetFormatError, StorageError
 from rollout_cli.untrusted import shell_word
 
@@ -38,7 +38,7 @@ class CommittedPartition(NamedTuple):
 class Committed:
     """The committed part of a dataset, with its totals."""
 
-    info: Document
+    info: DatasetInfo
     partitions: tuple[CommittedPartition, ...]
     segments: tuple[Written, ...]  # In order.
     # Files behind these, below the root, which the writer moves aside when it resumes.
@@ -55,7 +55,7 @@ class Committed:
         return self.episodes > 0 and self.info["info_columns"] == "decided"
 
 
-def read_committed(root: Path, info: Document) -> Committed:
+def read_committed(root: Path, info: DatasetInfo) -> Committed:
     """Read the committed part of the dataset in `root`, whose info.json is `info`; change nothing.
 
     `DatasetFormatError` says that a file before the last one is missing or damaged, or that the last one does
@@ -158,7 +158,7 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
 
 
 def recoverable_part(
-    path: Path, info: Document, *, is_derived: bool, keeps_old: bool, has_committed: bool
+    path: Path, info: DatasetInfo, *, is_derived: bool, keeps_old: bool, has_committed: bool
 ) -> str:
     """Describe what `--resume` would find in the folder `path` after an error of the writer of `info`.
 

@@ -27,8 +27,9 @@ from rollout_cli.dataset.layout import (
     started_at,
 )
 from rollout_cli.dataset.parquet import DAMAGED_HINT, RowReader, check_table, open_parquet
+from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumns, SpaceSchema, space_columns
-from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.plain import Fields
 from rollout_cli.episodes.spaces import Array, Tree, map_tree, unflatten
 from rollout_cli.errors import DatasetFormatError
 
@@ -69,7 +70,7 @@ class EpisodeTable:
     def __init__(
         self,
         root: Path,
-        info: Document,
+        info: DatasetInfo,
         table: pa.Table,
         files: Mapping[FileId, int],
         reader: RowReader,
@@ -202,7 +203,7 @@ def runs(ends: Array) -> list[tuple[int, int]]:
     return list(pairwise([0, *(np.flatnonzero(ends) + 1).tolist(), len(ends) + 1]))
 
 
-def read_episode_table(root: Path, info: Document, files: Mapping[FileId, Path]) -> EpisodeTable:
+def read_episode_table(root: Path, info: DatasetInfo, files: Mapping[FileId, Path]) -> EpisodeTable:
     """Read the episodes of the dataset in `root` as far as these episodes files go.
 
     Raises:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from rollout_cli.dataset.commits import Written, totals_of
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import SegmentId
+from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.dataset.schema import DatasetSchema
-from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.plain import Fields
 
 SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
@@ -51,7 +52,7 @@ class VerifyReport:
     """
 
     path: Path
-    info: Document
+    info: DatasetInfo
     schema: DatasetSchema
     quick: bool
     read: Collection[Path] | None

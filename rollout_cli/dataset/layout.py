@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rollout_cli.dataset.card import PLOT
-from rollout_cli.dataset.info_fields import depth_of, wrong_field
+from rollout_cli.dataset.record import DatasetInfo, RunRecord, depth_of, wrong_field
 from rollout_cli.dataset.store import accessing, has_rename
-from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.plain import Document
 from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.remote import RemotePath
 
@@ -146,7 +146,7 @@ def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
     return segments
 
 
-def read_info(root: Path) -> Fields:
+def read_info(root: Path) -> DatasetInfo:
     """Return the info.json of the dataset in `root`.
 
     Raises:
@@ -189,7 +189,7 @@ def read_info(root: Path) -> Fields:
         )
     if wrong := wrong_field(document):
         raise DatasetFormatError(f"{path} is damaged: {wrong}", code="info-value", hint=LOST_INFO)
-    return document
+    return cast("DatasetInfo", document)
 
 
 def parsed_json(path: Path, content: bytes, hint: str) -> Any:
@@ -208,12 +208,12 @@ def parsed_json(path: Path, content: bytes, hint: str) -> Any:
     return document
 
 
-def order_column(info: Document) -> str:
+def order_column(info: DatasetInfo) -> str:
     """Return the column of `meta/episodes` that rises with no gaps but recorded ones: numbers or ids."""
     return "episode_id" if info["derived"] else "episode_number"
 
 
-def started_at(info: Document) -> str:
+def started_at(info: DatasetInfo) -> str:
     """Return when a dataset began, which no other one in its folder has; a resume goes on with it."""
     return str(info["times"]["started"])
 
@@ -230,7 +230,7 @@ def acceptance_text(document: Document) -> str:
     return f"{document['kept']:,} of {document['run']:,} episodes ({100 * document['rate']:.3g} %)"
 
 
-def collected_source(info: Document) -> Fields:
+def collected_source(info: DatasetInfo) -> RunRecord:
     """Return the record of the run that collected a dataset; raise `UsageError` for a derived dataset."""
     if info["derived"]:
         raise UsageError(
@@ -238,10 +238,10 @@ def collected_source(info: Document) -> Fields:
             code="run-unknown",
             hint="give a dataset that was collected: one that is made of others is not continued",
         )
-    return dict(info["sources"][0])
+    return info["sources"][0].copy()
 
 
-def fingerprint_of(info: Document) -> str | None:
+def fingerprint_of(info: DatasetInfo) -> str | None:
     """Return the fingerprint that the files of a dataset name; None where there are none yet.
 
     It is that of the run, or of a derived dataset a hash of its sources' and of how it was made of them.

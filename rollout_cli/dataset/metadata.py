@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -13,18 +13,18 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_cli.dataset.card import render_card
-from rollout_cli.dataset.commits import Written, totals_of
+from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import (
     FORMAT,
     FORMAT_VERSION,
-    TOTALS,
     SegmentId,
     episodes_folder,
     info_path,
     segment_files,
     stats_path,
 )
+from rollout_cli.dataset.record import DatasetInfo, Totals, add_facts
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, SizeLimits, WriteQueue
 from rollout_cli.dataset.stats import Anomaly, Place, anomalies, merge_stats, stats_document
@@ -43,7 +43,7 @@ class DatasetSummary:
     """The contents of a closed dataset, as info.json has them; `segments` counts data files."""
 
     path: Path
-    status: Status
+    status: str
     episodes: int
     steps: int
     bytes: int
@@ -80,26 +80,34 @@ class DatasetSettings:
     columns: InfoColumns | None = None
     info_columns: str = "decided"
     derived: Sequence[Document] = ()
-    before: Document | None = None
+    before: DatasetInfo | None = None
 
 
-def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: Document | None) -> Fields:
+def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: DatasetInfo | None) -> DatasetInfo:
     """Return the info.json of a dataset that begins, or is resumed if there is an info.json from `before`."""
     now = utc_now()
-    ours: Fields = {
+    sources: Fields = {"sources": [{"run": None, **plain_json(source)} for source in settings.sources]}
+    ours: DatasetInfo = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "status": "collecting",
-        **dict.fromkeys(TOTALS, 0),
+        "episodes": 0,
+        "steps": 0,
+        "bytes": 0,
+        "segments": 0,
         "partitions": len(settings.first_numbers),
         "first_numbers": list(settings.first_numbers),
         "next_observation": settings.next_observation,
-        "limits": asdict(settings.limits),
+        "limits": {
+            "segment_rows": settings.limits.segment_rows,
+            "segment_bytes": settings.limits.segment_bytes,
+            "group_rows": settings.limits.group_rows,
+        },
         "max_episode_length": spaces.env_spec.max_episode_length,
         "spaces": spaces.describe(),
         "features": DatasetSchema.of(spaces, {}, {}).describe(),  # Without a column of an info so far.
         "info_columns": "inferring",
-        "sources": [{"run": None, **plain_json(source)} for source in settings.sources],
+        "sources": sources["sources"],
         "derived": plain_json(settings.derived),
         "dropped_infos": {},
         "anomalies": [],
@@ -108,38 +116,40 @@ def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: Document | 
     if before := before or settings.before:
         times = before["times"]
         resumed = [*times.get("resumed", []), now]
-        ours["times"] |= {**times, "updated": now, "ended": None, "resumed": resumed}
+        ours["times"] = {**times, "updated": now, "ended": None, "resumed": resumed}
         if license_id := before.get("card", {}).get("license"):
             ours["card"] = {"license": license_id}  # A picture would not have the new episodes.
     return ours
 
 
-def count_segments(info: Fields, written: Sequence[Written]) -> None:
-    """Record the totals of the segments, and their anomalies."""
+def totals_of_segments(written: Sequence[Written]) -> Totals:
+    """Return the totals of the segments, and their anomalies."""
     places: dict[str, Place] = {}
     dropped: Counter[str] = Counter()
     for segment in written:
         places = {**segment.record.anomalies, **places}
         dropped.update(segment.record.dropped_infos)
-    info |= {
-        **totals_of(written, "episodes", "steps"),
+    odd: Fields = {"anomalies": [anomaly._asdict() for anomaly in anomalies(places)]}
+    return {
+        "episodes": sum(segment.record.episodes for segment in written),
+        "steps": sum(segment.record.steps for segment in written),
         "dropped_infos": dict(dropped),
         "bytes": sum(segment.data_bytes + segment.episodes_bytes for segment in written),
         "segments": len(written),
-        "anomalies": [anomaly._asdict() for anomaly in anomalies(places)],
+        "anomalies": odd["anomalies"],
     }
 
 
-def end_info(info: Fields, status: Status, facts: Document, written: Sequence[Written]) -> None:
+def end_info(info: DatasetInfo, status: Status, facts: Document, written: Sequence[Written]) -> None:
     """Record how the dataset ended, what its segments hold, and more facts of the run that it is of."""
-    count_segments(info, written)
-    info["sources"][0] |= facts
+    add_facts(info, totals_of_segments(written))
+    add_facts(info["sources"][0], facts)
     info["status"] = status
     info["times"]["ended"] = utc_now()
 
 
 def write_contents(
-    files: FileStore, root: Path, info: Fields, written: Sequence[Written], schema: DatasetSchema
+    files: FileStore, root: Path, info: DatasetInfo, written: Sequence[Written], schema: DatasetSchema
 ) -> None:
     """Write stats.json, the card and info.json of a dataset that has ended with these segments."""
     stats = merge_stats([segment.record.stats for segment in written])
@@ -150,22 +160,29 @@ def write_contents(
     files.write_json(info_path(root), info)
 
 
-def write_info(files: FileStore, root: Path, info: Fields) -> None:
+def write_info(files: FileStore, root: Path, info: DatasetInfo) -> None:
     """Write info.json and the card."""
     info["times"]["updated"] = utc_now()
     files.write_json(info_path(root), info)  # First: a folder with a card alone would be no dataset.
     _write_card(files, root, info)
 
 
-def _write_card(files: FileStore, root: Path, info: Document) -> None:
+def _write_card(files: FileStore, root: Path, info: DatasetInfo) -> None:
     files.replace(root / "README.md", render_card(info).encode(errors="backslashreplace"))
 
 
-def summary_of(root: Path, info: Document) -> DatasetSummary:
+def summary_of(root: Path, info: DatasetInfo) -> DatasetSummary:
     """Return the contents of the dataset that `info` describes."""
-    names = ("status", "episodes", "steps", "bytes", "segments", "dropped_infos")
-    odd = tuple(Anomaly(**place) for place in info["anomalies"])
-    return DatasetSummary(root, anomalies=odd, **{name: info[name] for name in names})
+    return DatasetSummary(
+        root,
+        status=info["status"],
+        episodes=info["episodes"],
+        steps=info["steps"],
+        bytes=info["bytes"],
+        segments=info["segments"],
+        dropped_infos=info["dropped_infos"],
+        anomalies=tuple(Anomaly(**place) for place in info["anomalies"]),
+    )
 
 
 def utc_now() -> str:
@@ -186,7 +203,7 @@ class DatasetBuild:
     def __init__(
         self,
         settings: SegmentSettings,
-        info: Fields,
+        info: DatasetInfo,
         write_segment: WriteSegment,
         committing: Callable[[DatasetBuild], AbstractContextManager[None]],
         committed: Sequence[Written],

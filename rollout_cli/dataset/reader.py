@@ -25,6 +25,7 @@ from rollout_cli.dataset.batches import (
 )
 from rollout_cli.dataset.episode_table import EpisodeTable
 from rollout_cli.dataset.layout import AnyPath, episodes_folder, read_info, table_files
+from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
@@ -138,7 +139,7 @@ class Dataset:
         return self.rows.root
 
     @property
-    def info(self) -> Document:
+    def info(self) -> DatasetInfo:
         """The dataset's info.json."""
         return self.rows.info
 

@@ -15,7 +15,8 @@ from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.faults import VerifyReport
 from rollout_cli.dataset.folder import FolderLock
 from rollout_cli.dataset.layout import AnyPath, aside_path, collected_source, info_path, read_info, stats_path
-from rollout_cli.dataset.metadata import count_segments, utc_now, write_contents
+from rollout_cli.dataset.metadata import totals_of_segments, utc_now, write_contents
+from rollout_cli.dataset.record import add_facts
 from rollout_cli.dataset.store import FileStore, file_store
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.plain import Fields, plain_json
@@ -75,15 +76,16 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     for segment in sorted(invalid, reverse=True):
         moved += [part[segment] for part in (verified.episodes_files, verified.data_files) if segment in part]
     moved += verified.unexpected
-    info = dict(verified.info)
-    count_segments(info, kept)
-    is_whole = all(info[name] == verified.info[name] for name in ("episodes", "steps"))
+    info = verified.info.copy()
+    add_facts(info, totals_of_segments(kept))
+    before = verified.info
+    is_whole = (info["episodes"], info["steps"]) == (before["episodes"], before["steps"])
     if not is_whole or info["status"] == "collecting":
         info["status"] = "interrupted"
     if not (is_whole or info["derived"]):  # What ended the run, and what it kept, was said of other episodes.
         source = collected_source(info)
-        for name in ("stopped_by", "acceptance"):
-            source.pop(name, None)
+        source.pop("stopped_by", None)
+        source.pop("acceptance", None)
         info["sources"] = [source]
     if not is_whole and "card" in info:
         info["card"] = {**info["card"], "plot": False}  # The picture shows them, too.

@@ -21,6 +21,7 @@ from rollout_cli.dataset.inference import choose_kind
 from rollout_cli.dataset.layout import AnyPath, fingerprint_of
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.record import RunRecord
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
@@ -128,7 +129,7 @@ def derivation(
     path = folder_of(output).resolve()
     _check_inputs(inputs, path)
     _refuse_repeated(inputs)
-    sources: list[Document] = []
+    sources: list[RunRecord] = []
     places = [_places_of(dataset, sources) for dataset in inputs]
     made = {
         "operation": operation,
@@ -162,6 +163,7 @@ def derivation(
 def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
     """Refuse datasets that do not fit together, or one that the output would lie in."""
     first = inputs[0]
+    expected: Document = first.info
     for dataset in inputs:
         if dataset.path.resolve() in (path, *path.parents):
             raise UsageError(
@@ -169,8 +171,9 @@ def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
                 code="output-is-input",
                 hint="write to a folder outside of it",
             )
-        same = ("spaces", "max_episode_length", "next_observation")
-        if differing := [name for name in same if dataset.info[name] != first.info[name]]:
+        info: Document = dataset.info
+        names = ("spaces", "max_episode_length", "next_observation")
+        if differing := [name for name in names if info[name] != expected[name]]:
             raise UsageError(
                 f"{dataset.path} and {first.path} do not fit together: {', '.join(differing)} differ",
                 code="datasets-incompatible",
@@ -197,7 +200,7 @@ def _steps_before(inputs: Sequence[Dataset]) -> list[Fields]:
     return [step for at, step in enumerate(steps) if step not in steps[:at]]
 
 
-def _places_of(dataset: Dataset, records: list[Document]) -> Array:
+def _places_of(dataset: Dataset, records: list[RunRecord]) -> Array:
     """Return the place of each of a dataset's sources among the `records`, which get those that they lack."""
     places = np.full(len(dataset.info["sources"]), -1)
     for at in np.unique(dataset.rows.column("source")).tolist():  # A selection may have none of some run.
@@ -210,7 +213,7 @@ def _places_of(dataset: Dataset, records: list[Document]) -> Array:
     return places
 
 
-def _is_shared(first: Document, other: Document) -> bool:
+def _is_shared(first: RunRecord, other: RunRecord) -> bool:
     """Return whether the episodes of two records may have one: of one run, with its code, files and options.
 
     Its fingerprint does not tell: a change may not show in the first episode.
@@ -222,15 +225,16 @@ def _is_shared(first: Document, other: Document) -> bool:
     return not (pins.changes(*files)[0] or pins.changes(*files[::-1])[0])
 
 
-def _made_by(source: Document) -> list[Any]:
+def _made_by(source: RunRecord) -> list[Any]:
     """Return the options of a run but those in which its parts may differ, and the hashes of its code."""
     options = {**source.get("collector", {}), **dict.fromkeys(("episodes", "shard", "workers"))}
-    return [options, *((source.get(name) or {}).get("sha256") for name in ("policy", "env", "worker"))]
+    parts: tuple[Document, ...] = (source.get("policy", {}), source.get("env", {}), source.get("worker", {}))
+    return [options, *(part.get("sha256") for part in parts)]
 
 
-def _one_record(first: Document, other: Document) -> Fields:
+def _one_record(first: RunRecord, other: RunRecord) -> RunRecord:
     """Return the record of a run of which two datasets have parts: the weaker verdict, what each lists."""
-    joined = dict(first)
+    joined = first.copy()
     if files := pins.joined(first.get("files", []), other.get("files", [])):
         joined["files"] = files
     if changes := [*first.get("changes", []), *other.get("changes", [])]:
@@ -247,7 +251,7 @@ def _one_record(first: Document, other: Document) -> Fields:
 
 def _refuse_repeated(inputs: Sequence[Dataset]) -> None:
     """Refuse an episode that is given twice."""
-    runs = dict[str, int]()
+    runs = dict[str | None, int]()
     places = [
         np.array([runs.setdefault(source["run"], len(runs)) for source in dataset.info["sources"]])
         for dataset in inputs

@@ -16,12 +16,12 @@ from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
 from rollout_cli.dataset.layout import FileId
 from rollout_cli.dataset.parquet import DAMAGED_HINT, Columns
+from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.dataset.tables import decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.expression import Expression, of_one_kind
 from rollout_cli.episodes.infos import INFO_GROUPS, STRING, InfoArrays, all_masked, kind_type
-from rollout_cli.episodes.plain import Document
 from rollout_cli.errors import DatasetFormatError, StorageError
 
 
@@ -244,7 +244,7 @@ class Rows:
         return pa.concat_tables(tables)
 
 
-def rows_of(root: Path, info: Document, files: Mapping[FileId, Path]) -> Rows:
+def rows_of(root: Path, info: DatasetInfo, files: Mapping[FileId, Path]) -> Rows:
     """Return the rows of the dataset in `root` as far as these episodes files go.
 
     Raises:

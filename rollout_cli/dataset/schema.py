@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type, object_array
 from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
+from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoColumns, free_name
 from rollout_cli.episodes.plain import Document, Fields
@@ -160,7 +161,7 @@ def info_columns_of(features: Document) -> InfoColumns:
     return {name: (tuple(map(str, feature["path"])), feature["dtype"]) for name, feature in infos.items()}
 
 
-def env_record(info: Document) -> Document:
+def env_record(info: DatasetInfo) -> Document:
     """Return the record of the environment that all sources of a dataset share; empty if they differ."""
     first, *others = (source.get("env") or {} for source in info["sources"])
     return first if all(env == first for env in others) else {}
@@ -232,7 +233,7 @@ class DatasetSchema:
         )
 
     @classmethod
-    def from_info(cls, info: Document) -> DatasetSchema:
+    def from_info(cls, info: DatasetInfo) -> DatasetSchema:
         """Return the schema that an info.json describes; `DatasetFormatError` where it describes none."""
         try:
             observation, action = (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.card import skipped_text
+from rollout_cli.dataset.card import n_skipped, skipped_text
 from rollout_cli.dataset.commits import SegmentRecord, Written, counted
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.faults import VerifyReport
@@ -35,13 +35,14 @@ from rollout_cli.dataset.layout import (
     segment_files,
     stats_path,
 )
-from rollout_cli.dataset.metadata import count_segments
+from rollout_cli.dataset.metadata import totals_of_segments
 from rollout_cli.dataset.parquet import DAMAGED_HINT, check_table, open_parquet, reading
+from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.episodes.batch import at_ends, derive_step_types, following
 from rollout_cli.episodes.chunk import episode_returns
-from rollout_cli.episodes.plain import Document, Fields
+from rollout_cli.episodes.plain import Document
 from rollout_cli.episodes.spaces import Arrays
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
@@ -78,7 +79,7 @@ def verify_dataset(
     return report
 
 
-def check_segment(root: Path, info: Document, schema: DatasetSchema, written: Written) -> None:
+def check_segment(root: Path, info: DatasetInfo, schema: DatasetSchema, written: Written) -> None:
     """Raise `DatasetFormatError` unless both files of a segment hold what they state."""
     report = VerifyReport(root, info, schema, quick=False, read=None, data_files={}, episodes_files={})
     _check_segment(report, written.segment, (None, written.record.start))
@@ -158,7 +159,7 @@ def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) 
     return int(ids[-1]) + 1, record.stop
 
 
-def _episode_checks(info: Document, segment: SegmentId, facts: Arrays, next_id: int | None) -> list[Check]:
+def _episode_checks(info: DatasetInfo, segment: SegmentId, facts: Arrays, next_id: int | None) -> list[Check]:
     """Return the checks of an episodes file by itself."""
     ids = facts["episode_id"]
     numbers = facts["episode_number"]
@@ -324,17 +325,17 @@ def _check_metadata(report: VerifyReport) -> None:
         report.add(info, "its features are not those of its spaces")
     if report.info["status"] == "collecting":
         return
-    if skipped := skipped_text(report.info):
+    if skipped := skipped_text(n_skipped(report.info["sources"]), report.info["episodes"]):
         report.notes.append(f"{skipped} were skipped")
-    totals: Fields = {}
-    count_segments(totals, report.segments)
+    totals: Document = totals_of_segments(report.segments)
+    stated_totals: Document = report.info
     for name in TOTALS:
-        stated = report.info[name]
+        stated = stated_totals[name]
         held = totals[name]
         if stated != held:
             report.add(info, f"it states {stated:,} {name}, and the files hold {held:,}")
     for name in ("anomalies", "dropped_infos"):
-        if report.info[name] != totals[name]:
+        if stated_totals[name] != totals[name]:
             report.add(info, f"its {name} are not those of the files")
     with reading(stats):
         text = stats.read_bytes() if stats.is_file() else b""

@@ -26,6 +26,7 @@ from rollout_cli.dataset.layout import (
     started_at,
 )
 from rollout_cli.dataset.metadata import DatasetBuild, DatasetSettings, DatasetSummary, Status, WriteSegment
+from rollout_cli.dataset.record import DatasetInfo, add_facts
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema, env_record, info_columns_of
 from rollout_cli.dataset.segments import SegmentSettings, write_segment
 from rollout_cli.dataset.store import has_rename, tidy_up
@@ -129,10 +130,10 @@ class DatasetWriter:
     def record(self, **facts: Any) -> None:
         """Let info.json record these facts of the run too."""
         with self._changing:
-            self._info["sources"][0] |= facts
+            add_facts(self._info["sources"][0], facts)
             if self._build is not None:
                 with self._folder.replacing:
-                    self._build.info["sources"][0] |= facts
+                    add_facts(self._build.info["sources"][0], facts)
                     self._write_info(self._build)
 
     def write(self, chunk: AnyChunk, *, partition: int = 0, sources: Array | None = None) -> None:
@@ -206,7 +207,7 @@ class DatasetWriter:
             build.end(status, **self._facts(), **facts)
             return metadata.summary_of(self._folder.path, build.info)
 
-    def _end_old(self, status: Status) -> Fields:
+    def _end_old(self, status: Status) -> DatasetInfo:
         info = read_info(root := self._folder.path)
         if info["status"] == "complete":  # It still is what was asked for then.
             return info
@@ -285,7 +286,9 @@ class DatasetWriter:
         if self._build is not None:
             self._build.queue.check()
 
-    def _new_build(self, columns: InfoColumns, run: str, committed: Sequence[Written] = ()) -> DatasetBuild:
+    def _new_build(
+        self, columns: InfoColumns, run: str | None, committed: Sequence[Written] = ()
+    ) -> DatasetBuild:
         folder = self._folder
         info = deepcopy(self._info)
         schema = DatasetSchema.of(self._spaces, columns, env_record(info))

@@ -9,6 +9,7 @@ from rollout_cli.dataset.folder import FolderLock
 from rollout_cli.dataset.layout import plot_path, read_info
 from rollout_cli.dataset.metadata import write_info
 from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.record import CardRecord
 from rollout_cli.dataset.store import file_store
 from rollout_cli.errors import UsageError
 from rollout_cli.remote import folder_of
@@ -46,7 +47,7 @@ def write_card(
     files = file_store(root)
     with FolderLock(files, root):
         info = read_info(root)
-        card = dict(info.get("card") or {})
+        card: CardRecord = {**info.get("card", {})}
         if license is not None:
             card["license"] = license
         if plot is not None:
@@ -54,5 +55,6 @@ def write_card(
         if plot:
             picture = plot_path(root)
             files.replace(picture, drawn(chart_of(load(root), "returns"), picture.suffix))
-        write_info(files, root, info | {"card": card})
+        info["card"] = card
+        write_info(files, root, info)
     return root / "README.md"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from rollout_cli.dataset.card import skipped_text
+from rollout_cli.dataset.card import n_skipped, skipped_text
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import acceptance_text, described, table_files
 from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.record import DatasetInfo, RunRecord
 from rollout_cli.keywords import Record
 
 _NOT_RECORDED = "not recorded"
@@ -29,19 +29,22 @@ _MOST_VERSIONS = 10
 _HASH = 12  # Characters of a hash, or of a commit.
 
 
-def facts_of(dataset: Dataset) -> dict[str, Any]:
+def facts_of(dataset: Dataset) -> DatasetInfo:
     """Return info.json; the totals of a run that goes on or was killed are counted from its commits."""
-    facts = dict(dataset.info)
+    facts = dataset.info.copy()
     if facts["status"] == "collecting":
         data = table_files(dataset.path / "data").values()
         episodes = table_files(dataset.path / "meta/episodes").values()
         n_bytes = sum(path.stat().st_size for path in (*data, *episodes))
         steps = int(dataset.rows.column("length").sum())
-        facts |= {"episodes": len(dataset), "steps": steps, "bytes": n_bytes, "segments": len(data)}
+        facts["episodes"] = len(dataset)
+        facts["steps"] = steps
+        facts["bytes"] = n_bytes
+        facts["segments"] = len(data)
     return facts
 
 
-def identity(dataset: Dataset, facts: Record) -> dict[str, str]:
+def identity(dataset: Dataset, facts: DatasetInfo) -> dict[str, str]:
     """Return the rows that say what a dataset is; `facts` are those of `facts_of`."""
     rows = {"status": facts["status"]}
     sources = facts["sources"]
@@ -59,7 +62,7 @@ def identity(dataset: Dataset, facts: Record) -> dict[str, str]:
         ended = f"to {_minute(times['ended'])}"
     rows["collected"] = f"{_minute(times.get('started'))} {ended}"
     rows |= {"episodes": f"{facts['episodes']:,}", "steps": f"{facts['steps']:,}"}
-    if skipped := skipped_text(facts):
+    if skipped := skipped_text(n_skipped(facts["sources"]), facts["episodes"]):
         rows["skipped"] = skipped
     if len(dataset):
         for name in ("return", "length"):
@@ -70,7 +73,7 @@ def identity(dataset: Dataset, facts: Record) -> dict[str, str]:
     return rows | _columns(facts)
 
 
-def _source_rows(source: Record) -> dict[str, str]:
+def _source_rows(source: RunRecord) -> dict[str, str]:
     """Return what is known of one run; a writer that was used without `collect` may have recorded little."""
     env = source.get("env_source", {})
     wrappers = [f"{entry['spec']}{_arguments(entry['kwargs'])}" for entry in env.get("wrappers", ())]

@@ -17,7 +17,7 @@ from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.card import skipped_text
 from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, check_free_space
-from rollout_cli.dataset.layout import acceptance_text
+from rollout_cli.dataset.layout import acceptance_text, collected_source
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.chunk import unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
@@ -107,7 +107,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
         request = requested(config, progress)
         state = request.state
         tally = Tally(request.state.skipped)
-        if state.is_complete:
+        if state.info is not None and state.is_complete:
             progress.notice(f"{config.output} is complete: there is nothing to do")
             if config.require_reproducible:
                 reproduce.require(reproduce.recorded(state.source))
@@ -118,7 +118,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
                 stopped_by=_reached(config, state.totals),
                 acceptance=state.source.get("acceptance"),
                 path=config.output.resolve(),
-                seed=state.source["root_seed"],
+                seed=collected_source(state.info)["root_seed"],
                 n_workers=config.workers,
                 reproducible=state.source["reproducible"],
             )
@@ -422,8 +422,7 @@ def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> Non
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
-    info = {"sources": [provenance.skipped_facts(tally.skipped)], "episodes": summary.episodes}
-    if skipped := skipped_text(info):
+    if skipped := skipped_text(len(tally.skipped), summary.episodes):
         progress.warn(f"{skipped} were skipped: {provenance.SKIPPED_NOTE}")
     if config.require_reproducible:
         reproduce.require(verdict)

@@ -20,6 +20,7 @@ from rollout_cli.dataset.layout import collected_source
 from rollout_cli.dataset.metadata import DatasetSettings
 from rollout_cli.dataset.operations import Writing, join_datasets, write_derivations
 from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.dataset.record import RunRecord
 from rollout_cli.dataset.rewrite import Derivation, Edited, Rewritten
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.errors import DatasetFormatError, UsageError
@@ -43,7 +44,7 @@ class _Shard(NamedTuple):
 
     dataset: Dataset
     config: CollectConfig
-    source: Record
+    source: RunRecord
 
     @property
     def path(self) -> Path:
@@ -63,7 +64,7 @@ class _Shard(NamedTuple):
             for change in self.source["changes"]
         ]
 
-    def in_whole(self, from_numbers: Sequence[int]) -> list[int]:
+    def in_whole(self, from_numbers: Sequence[int | None]) -> list[int | None]:
         """Return where a change begins in each partition of the whole run; in those of others, at its end."""
         if (per_worker := self.config.episodes_per_worker) is None:
             return list(from_numbers)
@@ -278,7 +279,7 @@ def _chunks(datasets: Sequence[Dataset], per_worker: int | None) -> Iterator[Rew
             yield chunk, worker, None
 
 
-def _verdict(sources: Sequence[Record], whole: Verdict | None) -> Record:
+def _verdict(sources: Sequence[RunRecord], whole: Verdict | None) -> Record:
     """Return the weakest verdict, `no`, else `unknown`, else `yes`, unless there is one on the whole."""
     if whole is not None:
         return asdict(whole)

@@ -12,11 +12,12 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from rollout_cli import pins
 from rollout_cli._version import __version__
 from rollout_cli.config import DECISIVE, OPTIONS, CollectConfig, Values, options_of, plain_value
+from rollout_cli.dataset.record import DatasetInfo, RunFacts, RunRecord
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, UserCodeError
@@ -29,8 +30,6 @@ from rollout_cli.workers.values import WorkerReport
 SEEDING = 3
 """Counts the changes of how seeds follow from the root seed: episodes of another one cannot be run again."""
 
-ORIGINS = {"policy": "policy", "env": "env_source"}
-"""The options that name code of the user's, and what records where that came from."""
 _HAS_CUT = re.compile(rf'{HIDDEN_NAME}[^"]*": "\*\*\*"|=\s*["\'\\]*\*\*\*|://\*\*\*@')
 """A secret that was cut, in JSON: a member of an object, an argument in a string, or the user of a URL."""
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
@@ -79,12 +78,12 @@ def _git(*words: str) -> str | None:
     return ran.stdout.decode(errors="replace").strip() if ran.returncode == 0 else None
 
 
-def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Record:
+def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> RunFacts:
     """Return the part of the record that is known before any worker runs, as plain JSON, secrets cut."""
     source = env.describe()
     worker = config.worker_class
     recorded = [option.name for option in options_of(config.command) if option.is_recorded]
-    return storable(
+    record = storable(
         {
             # This part goes into every data file too, so it holds nothing that depends on where the run took
             # place.
@@ -96,13 +95,14 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
             "seeding": SEEDING,
         }
     )
+    return cast("RunFacts", record)
 
 
-def run_record(sources: Record, report: WorkerReport, surrounding: Record) -> dict[str, Any]:
+def run_record(sources: RunFacts, report: WorkerReport, surrounding: Record) -> RunFacts:
     """Return the whole record of a run: `sources_record`, what its workers reported, and where it runs."""
     names = {name for module in report.modules for name in _distributions().get(module, ())}
     loaded = {re.sub(r"[-_.]+", "-", name).lower(): _version(name) for name in names}
-    return {
+    record: Values = {
         **sources,
         "env": {**storable(report.env), **sources["env"]},
         "policy": {**sources["policy"], "class": report.policy_class},
@@ -110,49 +110,55 @@ def run_record(sources: Record, report: WorkerReport, surrounding: Record) -> di
         **surrounding,
         "versions": {**surrounding["versions"], **dict(sorted(loaded.items()))},
     }
+    return cast("RunFacts", record)
 
 
-def is_relabelled(info: Record) -> bool:
+def is_relabelled(info: DatasetInfo) -> bool:
     """Return whether the rewards of a dataset are others than those of its runs."""
     return any("reward" in step["options"] for step in info["derived"])
 
 
-def changed_sources(before: Record, now: Record) -> list[str]:
+def changed_sources(before: RunFacts, now: RunFacts) -> list[str]:
     """Return the sources whose hashes differ: `the source of the policy has changed (p.py)`."""
     files = {file["sha256"]: file["path"] for file in before.get("files", ())}
-    sources = (
-        ("policy", "policy", before["policy"]["spec"]),
-        ("env", "environment", before["env_source"]["spec"]),
-        ("worker", "worker class", before["collector"].get("worker_class")),
-    )
+    worker_class = before["collector"].get("worker_class")
     changed = []
-    for name, words, spec in sources:
-        old = before.get(name, {}).get("sha256")
-        if old != now[name]["sha256"]:
-            changed.append(f"the source of the {words} has changed ({files.get(old, spec)})")
+    for name, spec, old, new in (
+        ("policy", before["policy"]["spec"], before["policy"].get("sha256"), now["policy"]["sha256"]),
+        ("environment", before["env_source"]["spec"], before["env"].get("sha256"), now["env"]["sha256"]),
+        ("worker class", worker_class, before.get("worker", {}).get("sha256"), now["worker"]["sha256"]),
+    ):
+        if old != new:
+            place = spec if old is None else files.get(old, spec)
+            changed.append(f"the source of the {name} has changed ({place})")
     wrappers = zip(before["env_source"]["wrappers"], now["env_source"]["wrappers"], strict=False)
     changed += [
-        f"the source of the wrapper {new['spec']} has changed"
-        for old, new in wrappers
-        if old["sha256"] != new["sha256"]
+        f"the source of the wrapper {wrapper['spec']} has changed"
+        for earlier, wrapper in wrappers
+        if earlier["sha256"] != wrapper["sha256"]
     ]
     return changed
 
 
-def differences(before: Record, now: Record, options: Iterable[str] = DECISIVE) -> dict[str, tuple[Any, Any]]:
+def differences(
+    before: RunFacts, now: RunFacts, options: Iterable[str] = DECISIVE
+) -> dict[str, tuple[Any, Any]]:
     """Return both values of each of these options in which two records differ; `exact` has some of its own.
 
     A policy or an environment in a file may lie elsewhere: its contents are compared by their hash.
     """
     exact = ("episodes_per_worker", "workers") if now["collector"]["command"] == "exact" else ()
-    pairs = {name: (before["collector"].get(name), now["collector"].get(name)) for name in (*options, *exact)}
-    for name, origin in ORIGINS.items():
-        old = before[origin]
-        new = now[origin]
+    old_options: Record = before["collector"]
+    new_options: Record = now["collector"]
+    pairs = {name: (old_options.get(name), new_options.get(name)) for name in (*options, *exact)}
+    origins: dict[str, tuple[Record, Record]] = {
+        "policy": (before["policy"], now["policy"]),
+        "env": (before["env_source"], now["env_source"]),
+    }
+    for name, (old, new) in origins.items():
         if not (old["path"] and new["path"] and old.get("scheme") == new.get("scheme")):
             pairs[name] = (old["spec"], new["spec"])
-    old = before["policy"]
-    new = now["policy"]
+    old, new = origins["policy"]
     pairs["policy_kwargs"] = (old["options"], new["options"])
     if new.get("scheme"):  # The arguments of a user's class are compared as they are.
         pairs["policy_kwargs"] = (_without_folders(old["options"]), _without_folders(new["options"]))
@@ -172,7 +178,7 @@ def _without_folders(options: Record) -> Record:
     }
 
 
-def changed_versions(before: Record, now: Record) -> list[str]:
+def changed_versions(before: RunFacts, now: RunFacts) -> list[str]:
     """Return the versions that differ between two records, such as `numpy was 1.0, is 2.0`."""
     old = before.get("versions", {})
     new = now["versions"]
@@ -181,7 +187,7 @@ def changed_versions(before: Record, now: Record) -> list[str]:
     ]
 
 
-def recorded_values(source: Record) -> Values:
+def recorded_values(source: RunRecord) -> Values:
     """Return the command, options and root seed of the run that made a dataset, for `CollectConfig`.
 
     Policies and environments in files are named by their absolute paths, so that the working folder does not
@@ -199,7 +205,10 @@ def recorded_values(source: Record) -> Values:
         )
     try:
         recorded = from_plain(dict(source["collector"]))
-        recorded |= {name: recorded_spec(source[origin]) for name, origin in ORIGINS.items()}
+        recorded |= {
+            "policy": recorded_spec(source["policy"]),
+            "env": recorded_spec(source["env_source"]),
+        }
         recorded["policy_kwargs"] = source["policy"]["options"]
         command = recorded.pop("command")
         values = {
@@ -230,7 +239,7 @@ def skipped_facts(skipped: Mapping[int, str]) -> dict[str, Any]:
     return {"skipped": note} if episodes else {}
 
 
-def check_env_file(source: Record, env: EnvSource) -> None:
+def check_env_file(source: RunFacts, env: EnvSource) -> None:
     """Raise `EnvLoadError` if the environment's file is not the recorded one; nothing of it is loaded."""
     before = source["env"]["sha256"]
     now = env.describe()["sha256"]

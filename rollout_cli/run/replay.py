@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from rollout_cli import pins
 from rollout_cli.config import WHEN_RERUN, CollectConfig, Values
 from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.record import RunFacts
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.chunk import unmatched_patterns, without_infos
 from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
-from rollout_cli.keywords import Keywords, Record
+from rollout_cli.keywords import Keywords
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
@@ -76,7 +77,7 @@ def replay(
 
 def _replay_source(
     dataset: Dataset,
-    source: Record,
+    source: RunFacts,
     places: Sequence[int],
     values: Values,
     seen: list[pins.FileRecord],
@@ -125,7 +126,7 @@ def _replay_source(
     return replayed[::-1], notices
 
 
-def _changed(source: Record, record: Record, *, is_whole: bool) -> list[str]:
+def _changed(source: RunFacts, record: RunFacts, *, is_whole: bool) -> list[str]:
     """Return what has changed since a run; a source may have done so in a comment only, so it is no error."""
     files, _ = pins.changes(source["files"], record["files"], is_whole=is_whole)
     changed = [*files, *provenance.changed_sources(source, record)]

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from rollout_cli.dataset.layout import described
+from rollout_cli.dataset.record import RunFacts
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
@@ -68,9 +69,9 @@ def verdict_of_changes(changes: Sequence[Record]) -> Verdict | None:
     return Verdict("no", "; ".join(change["what"] for change in changes)) if changes else None
 
 
-def recorded(source: Record) -> Verdict:
+def recorded(source: RunFacts) -> Verdict:
     """Return the verdict that the record of a dataset's run has; a new dataset has none yet."""
-    facts = source.get("reproducible", {"status": "unknown"})
+    facts: Record = source.get("reproducible", {"status": "unknown"})
     difference = facts.get("difference")
     return Verdict(**{**facts, "difference": difference and Difference(**difference)})
 
@@ -193,7 +194,9 @@ def require(verdict: Verdict | None) -> None:
         )
 
 
-def check_stored(state: ResumeState, rebuild: Rebuild, sources: Record, progress: Progress) -> Verdict | None:
+def check_stored(
+    state: ResumeState, rebuild: Rebuild, sources: RunFacts, progress: Progress
+) -> Verdict | None:
     """Before a dataset is extended, run a partition's first stored episode again in a new worker.
 
     Files and spaces are checked on the way.
@@ -254,11 +257,11 @@ def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
     from rollout_cli.dataset.rows import rows_of  # noqa: PLC0415
 
     changes = state.source.get("changes", [])
-    firsts = changes[-1]["from_numbers"] if changes else state.info["first_numbers"]
+    firsts = changes[-1]["from_numbers"] if changes else state.committed.info["first_numbers"]
     root = state.config.output
     # Without a damaged segment at the end, which is moved aside when the dataset is extended.
     files = {written.segment.file: written.segment.paths(root)[1] for written in state.committed.segments}
-    dataset = Dataset(rows_of(root, state.info, files))
+    dataset = Dataset(rows_of(root, state.committed.info, files))
     numbers, lengths, times = (
         dataset.episodes[name].to_numpy() for name in ("episode_number", "length", "wall_time_s")
     )

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rollout_cli.config import DEFAULT_ENV, CollectConfig
+from rollout_cli.dataset.record import RunFacts
 from rollout_cli.envs.source import EnvSource, env_source, wrapper_source
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import ConfigError, PolicyLoadError
-from rollout_cli.keywords import Keywords, Record, parted
+from rollout_cli.keywords import Keywords, parted
 from rollout_cli.pins import PinRules
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
@@ -62,7 +63,7 @@ class Request:
     plan: Plan
     policy: PolicySource
     env: EnvSource
-    sources: Record
+    sources: RunFacts
     state: ResumeState
 
     @property

@@ -13,6 +13,7 @@ from rollout_cli import pins
 from rollout_cli.config import ENDS, CollectConfig, Values
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced, remove_dataset, standing_root
 from rollout_cli.dataset.layout import collected_source, read_info
+from rollout_cli.dataset.record import ChangeRecord, DatasetInfo, RunFacts
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
@@ -72,7 +73,7 @@ class ResumeState:
     Attributes:
         config: The configuration, with the dataset's root seed.
         plan: What is left to run; None where nothing is.
-        info: The dataset's info.json; empty for a new dataset.
+        info: The dataset's info.json; None for a new dataset.
         committed: None for a new dataset.
         accepted: In words, what has changed since the dataset was begun, where the user accepts that.
         keep_until: The next number of each partition that the new dataset must reach before it replaces the
@@ -83,15 +84,15 @@ class ResumeState:
 
     config: CollectConfig
     plan: Plan | None
-    info: Record
+    info: DatasetInfo | None
     committed: Committed | None = None
     accepted: list[str] = field(default_factory=list)
     keep_until: tuple[int, ...] = ()
-    before: Record | None = None
+    before: DatasetInfo | None = None
     replaced_files: Sequence[pins.FileRecord] = ()
 
     @property
-    def source(self) -> Record:
+    def source(self) -> RunFacts:
         """The record of the run that began the dataset; empty for a new dataset."""
         return collected_source(self.info) if self.info else {}
 
@@ -102,7 +103,7 @@ class ResumeState:
     @property
     def is_complete(self) -> bool:
         """Whether there is nothing to do."""
-        return self.plan is None and self.info["status"] == "complete"
+        return self.plan is None and self.info is not None and self.info["status"] == "complete"
 
     @property
     def totals(self) -> Record:
@@ -112,7 +113,7 @@ class ResumeState:
     @property
     def next_number(self) -> int:
         """One past the last episode of the first partition that was run."""
-        return 0 if self.committed is None else _covered(self.info, self.committed)[0].next_number
+        return 0 if self.committed is None else _covered(self.committed)[0].next_number
 
     @property
     def skipped(self) -> dict[int, str]:
@@ -126,7 +127,7 @@ class ResumeState:
         # Those behind the last episode are run again.
         return {n: recorded.get(n, _UNRECORDED) for n in chain.from_iterable(self.committed.skipped)}
 
-    def check(self, record: Record, spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
+    def check(self, record: RunFacts, spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
         """Compare this run's record and spaces with the dataset's; warn of other versions.
 
         Where the record is not `is_whole`, its files are those that were read at load.
@@ -139,9 +140,12 @@ class ResumeState:
             return
         from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - it loads pyarrow
 
-        kept = {"env": "max_episode_length", "policy": "class"}
-        fits = [self.source[part].get(name) == record[part].get(name) for part, name in kept.items()]
-        if self.info["spaces"] != SpaceSchema.of(spec).describe() or not all(fits):
+        source = self.source
+        if (
+            self.committed.info["spaces"] != SpaceSchema.of(spec).describe()
+            or source["env"].get("max_episode_length") != record["env"].get("max_episode_length")
+            or source["policy"].get("class") != record["policy"].get("class")
+        ):
             _refuse(
                 self.config.output,
                 ["the environment's spaces or time limit, or the policy's class, are others"],
@@ -168,20 +172,24 @@ class ResumeState:
         self.accepted.extend(change for change in changes if change not in self.accepted)
 
     @property
-    def changes(self) -> list[Record]:
+    def changes(self) -> list[ChangeRecord]:
         """What info.json records of accepted changes: those of earlier resumes, and this one's."""
         before = list(self.source.get("changes", []))
         if not self.accepted or self.committed is None:
             return before
+        source = self.source
         old = {
-            **{name: self.source[name] for name in ("files", "versions")},
-            **{name: self.source[name].get("sha256") for name in ("policy", "env", "worker")},
+            "files": source["files"],
+            "versions": source["versions"],
+            "policy": source["policy"].get("sha256"),
+            "env": source["env"].get("sha256"),
+            "worker": source["worker"].get("sha256"),
         }
         numbers = [partition.next_number for partition in self.committed.partitions]
         what = f"{'files changed: ' if self.config.accept_changes else ''}{'; '.join(self.accepted)}"
         return [*before, {"what": what, "from_numbers": numbers, "before": old}]
 
-    def history(self, record: Record) -> Record:
+    def history(self, record: RunFacts) -> Record:
         """Return the `files` of a run's record with those of earlier runs, and the accepted `changes`.
 
         Raises:
@@ -193,7 +201,7 @@ class ResumeState:
         return {"files": files, "changes": self.changes}
 
 
-def resume_state(config: CollectConfig, plan: Plan, sources: Record, progress: Progress) -> ResumeState:
+def resume_state(config: CollectConfig, plan: Plan, sources: RunFacts, progress: Progress) -> ResumeState:
     """Return what a run of the whole `plan` starts from; a dataset that never began is cleared away.
 
     Raises:
@@ -202,13 +210,13 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Record, progress: P
     """
     root = config.output
     if not config.resume:
-        return ResumeState(config, plan, {})
+        return ResumeState(config, plan, None)
     store = file_store(root)
     recover_replaced(store, root)
     if is_unbegun(root):
         progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
         remove_dataset(store, root)
-        return ResumeState(config, plan, {})
+        return ResumeState(config, plan, None)
     from rollout_cli.dataset.committed import read_committed  # noqa: PLC0415 - it loads pyarrow
 
     info = read_info(root)
@@ -220,7 +228,7 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Record, progress: P
     elif config.seed != source["root_seed"]:
         _refuse(root, [f"seed was {source['root_seed']}, is {config.seed}"])
     committed = read_committed(root, info)
-    left = remaining(plan, _covered(info, committed), n_episodes=committed.episodes)
+    left = remaining(plan, _covered(committed), n_episodes=committed.episodes)
     state = ResumeState(config, left, info, committed)
     state.accept(*changed_sources(source, sources))
     if state.is_complete or committed.can_resume:
@@ -234,12 +242,13 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Record, progress: P
     keep_until = tuple(partition.next_number for partition in committed.partitions)
     files = [] if config.accept_changes else source.get("files", [])
     config = replace(config, overwrite=True, resume=False, accept_changes=False)
-    return ResumeState(config, plan, {}, keep_until=keep_until, before=info, replaced_files=files)
+    return ResumeState(config, plan, None, keep_until=keep_until, before=info, replaced_files=files)
 
 
-def _covered(info: Record, committed: Committed) -> list[CommittedPartition]:
+def _covered(committed: Committed) -> list[CommittedPartition]:
     """Return how far a dataset goes: if its run has ended, with the episodes rejected after the last one."""
     first, *others = committed.partitions
+    info = committed.info
     acceptance = collected_source(info).get("acceptance")
     # Where files were lost since then, their episodes are run again.
     if info["status"] == "complete" and acceptance and acceptance["kept"] == committed.episodes:
@@ -247,7 +256,7 @@ def _covered(info: Record, committed: Committed) -> list[CommittedPartition]:
     return [first, *others]
 
 
-def _differences(info: Record, sources: Record, plan: Plan) -> Iterator[str]:
+def _differences(info: DatasetInfo, sources: RunFacts, plan: Plan) -> Iterator[str]:
     """Yield in words what differs between the dataset's record and this run's, and decides the data."""
     for name, (old, new) in differences(collected_source(info), sources).items():
         # The contents of a file of tasks may be long.

@@ -85,7 +85,8 @@ def test_a_dataset_is_loaded_without_the_rest_of_the_package() -> None:
         "import sys, rollout_cli\n"
         "rollout_cli.load\n"
         "own = {name.split('.')[1] for name in sys.modules if name.startswith('rollout_cli.')}\n"
-        "assert own == {'_version', 'dataset', 'episodes', 'errors', 'redact', 'remote', 'seeding', 'untrusted'}, own\n"
+        "assert own == {"
+        "'_version', 'dataset', 'episodes', 'errors', 'pins', 'redact', 'remote', 'seeding', 'untrusted'}, own\n"
         "assert not {'pydantic', 'typer', 'rich'} & sys.modules.keys()\n"
     )
     ran = subprocess.run(

@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 
 from rollout_cli.errors import ChangedFilesError
-from rollout_cli.pins import FileWatch, PinnedFile, PinRules, agreed, changes, hashed, joined, record
+from rollout_cli.pins import (
+    FileRecord,
+    FileWatch,
+    PinnedFile,
+    PinRules,
+    agreed,
+    changes,
+    hashed,
+    joined,
+    record,
+)
 from tests.helpers.errors import raises
 from tests.helpers.projects import project, write_module
 
@@ -223,7 +233,7 @@ def test_workers_that_read_other_bytes_are_an_error(project: Path) -> None:
             agreed((), [late])
 
 
-def entry(path: str, sha256: str, read: str = "load") -> dict[str, str]:
+def entry(path: str, sha256: str, read: str = "load") -> FileRecord:
     return {"path": path, "sha256": sha256, "read": read}
 
 
@@ -238,7 +248,7 @@ def entry(path: str, sha256: str, read: str = "load") -> dict[str, str]:
     ],
 )
 def test_what_matters_and_what_does_not(
-    now: list[dict[str, str]], changed: list[str], notices: list[str]
+    now: list[FileRecord], changed: list[str], notices: list[str]
 ) -> None:
     """Another content matters, and a file that is read at load no more; which files an episode reads may differ."""
     before = [entry("a", "1"), entry("b", "2", "episode")]

@@ -156,7 +156,7 @@ def test_a_dataset_that_is_called_complete_has_its_card(tmp_path: Path) -> None:
         path = tmp_path / f"d{fail_at}"
         with pytest.raises(StorageError):
             write_dataset(path, CHUNKS[:1], files=FailingFiles(fail_at, for_good=True))
-        info = info_of(path)
+        info: Any = info_of(path)
         said.add(info["status"])
         assert info["status"] != "complete" or render_card(info) == (path / "README.md").read_text(), fail_at
     assert {"collecting", "complete"} == said

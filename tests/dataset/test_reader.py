@@ -17,6 +17,7 @@ import pytest
 from rollout_cli.dataset import parquet, reader, rows
 from rollout_cli.dataset.layout import REPLACED, read_info
 from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import DatasetFormatError, StorageError
@@ -184,7 +185,7 @@ def test_a_run_that_ends_while_its_dataset_is_loaded_is_no_warning(
         wait_for_writes(writer)
         before = len(load(tmp_path))
 
-        def slow_read_info(root: Path) -> dict[str, Any]:
+        def slow_read_info(root: Path) -> DatasetInfo:
             monkeypatch.setattr(reader, "read_info", read_info)
             for n in range(20, 24):
                 writer.write(episode(n, 60))
@@ -249,7 +250,7 @@ def test_a_dataset_that_was_replaced_by_one_of_the_same_fingerprint_is_an_error(
     def replace_it() -> None:
         write_dataset(tmp_path, equal_episodes(1, 40)[::2], limits=SMALL, overwrite=True)
 
-    def slow_read_info(root: Path) -> dict[str, Any]:
+    def slow_read_info(root: Path) -> DatasetInfo:
         info = read_info(root)
         replace_it()
         return info

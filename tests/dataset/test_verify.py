@@ -17,6 +17,7 @@ import pytest
 from rollout_cli.dataset import verify
 from rollout_cli.dataset.layout import NEXT, REPLACED, read_info
 from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.helpers.chunks import episode
@@ -319,7 +320,7 @@ def test_a_run_that_changes_the_dataset_meanwhile_is_no_fault(
             writer.flush()
             wait_for_writes(writer)
 
-    def slow_read_info(root: Path) -> dict[str, Any]:
+    def slow_read_info(root: Path) -> DatasetInfo:
         monkeypatch.setattr(verify, "read_info", read_info)
         info = read_info(root)
         change()

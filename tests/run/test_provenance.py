@@ -30,7 +30,7 @@ from tests.helpers.projects import project, write_module
 __all__ = ["project"]
 
 
-def recorded(config: CollectConfig) -> dict[str, Any]:
+def recorded(config: CollectConfig) -> Any:
     """Return the record as info.json gives it back."""
     record = sources_record(
         config, policy_source(config.policy), env_source(str(config.env), config.env_kwargs)

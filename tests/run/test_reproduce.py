@@ -382,7 +382,8 @@ def test_no_episode_to_run_again() -> None:
 def test_a_recorded_verdict() -> None:
     """It is what was recorded, with the place of a difference; a new dataset has none."""
     found = Verdict("no", "episode 3", "n_envs", [5, 3], Difference("reward", 2, [1.5, None]))
-    assert found == recorded({"reproducible": asdict(found)})
+    facts: Any = {"reproducible": asdict(found)}
+    assert found == recorded(facts)
     assert Verdict("unknown") == recorded({})
 
 
