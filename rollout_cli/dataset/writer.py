@@ -286,9 +286,7 @@ class DatasetWriter:
         if self._build is not None:
             self._build.queue.check()
 
-    def _new_build(
-        self, columns: InfoColumns, run: str | None, committed: Sequence[Written] = ()
-    ) -> DatasetBuild:
+    def _new_build(self, columns: InfoColumns, run: str | None, committed: Sequence[Written]) -> DatasetBuild:
         folder = self._folder
         info = deepcopy(self._info)
         schema = DatasetSchema.of(self._spaces, columns, env_record(info))
@@ -318,14 +316,14 @@ class DatasetWriter:
             build.write_info()
 
     def _write_held(self) -> DatasetBuild:
-        self._build = self._new_build(*self._inference.result(self._info["sources"][0]))
+        self._build = self._new_build(*self._inference.result(self._info["sources"][0]), committed=())
         for chunk, partition in self._inference.release():
             self._build.write(chunk, partition)
         return self._build
 
     def _commit_partial(self) -> None:
         """Commit the held episodes by themselves, unless the dataset in the folder has more of them."""
-        build = self._new_build(*self._inference.result(self._info["sources"][0]))
+        build = self._new_build(*self._inference.result(self._info["sources"][0]), committed=())
         for chunk, partition in self._inference.held():
             build.write(chunk, partition)
         build.finish()
