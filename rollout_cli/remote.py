@@ -153,7 +153,7 @@ class RemotePath(PosixPath):
                 _silent_until[self.parts[0]] = time.monotonic() + _PAUSE_SECONDS
             text = " ".join(str(error).split())[:_MAX_CHARACTERS]
             raise StorageError(
-                f"{self} cannot be used: {text}", code="server-refused", hint=self.hint
+                f"{self} cannot be used: {text}", code="server-failed", hint=self.hint
             ) from error
 
     def check_server(self) -> None:

@@ -208,6 +208,6 @@ def test_a_server_that_answers_no_more_is_asked_for_one_thing_only(monkeypatch: 
             wait_for_writes(writer)
             store.fall_silent()
             writer.close(status="complete")
-    assert "server-silent" == caught.value.code
+    assert caught.value.code in {"server-silent", "server-failed"}  # Whichever request was first.
     assert all(part in caught.value.hint for part in (str(folder_of(store.uri)), "resume=True"))
     assert (2, 1) == (len(store.unanswered), len(set(store.unanswered)))

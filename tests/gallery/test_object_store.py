@@ -231,7 +231,7 @@ def test_shards_in_a_bucket_are_merged(s3: Places, tmp_path: Path) -> None:
 def test_what_cannot_be_used_is_one_line_and_an_exit_code(s3: Places) -> None:
     for uri, code, error in (
         (s3("x").replace("bucket", "other"), 5, "bucket-missing"),
-        ("s3://bucket/x?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9", 5, "server-refused"),
+        ("s3://bucket/x?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9", 5, "server-failed"),
         ("s3://me:secret@bucket/x", 2, "uri-credentials"),
         ("s3://bucket/x?secret_key=secret", 2, "uri-option"),
         ("s3://bucket/x?anonymous=perhaps", 2, "uri-option"),
