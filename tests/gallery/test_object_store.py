@@ -198,7 +198,7 @@ def test_a_server_that_ends_in_the_middle_ends_the_run_with_one_line() -> None:
         server.kill()
         ran = run.end()
     assert 5 == ran.code, ran.said
-    assert re.search(r"\[server-(refused|silent)\]", ran.stderr), ran.said
+    assert re.search(r"\[server-(failed|silent)\]", ran.stderr), ran.said
     assert 2 == len(ran.stderr.splitlines()), ran.said
 
 
