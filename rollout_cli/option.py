@@ -24,7 +24,7 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option as people see it."""
+    """An option of `rollout collect` or `rollout exact`."""
 
     name: str  # Of its field, which is the key in a file too.
     type: Any  # The annotated type of its field.

@@ -1,7 +1,7 @@
 """The record of a dataset: what info.json holds, field by field. `read_info` refuses a field of another type.
 
-The values stay the JSON document that they are, so what a newer version adds passes through in its place.
-`NotRequired` fields may be absent; what no reader relies on is `Any`.
+The types describe the JSON document itself, so fields that a newer version adds pass through in their order.
+`NotRequired` fields may be absent. Fields of type `Any` are recorded for people; no code relies on them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EnvRecord = TypedDict(
         "sha256": NotRequired[str | None],
     },
 )
-"""The environment as a worker built it; every data file has it too, so it says nothing of a place."""
+"""The environment as a worker built it. Every data file contains it too, so it names no local path."""
 
 
 class EnvSourceRecord(TypedDict):
@@ -64,17 +64,17 @@ PolicyRecord = TypedDict(
         "policies": NotRequired[Any],
     },
 )
-"""The policy, where it came from, and the class of the object that acts."""
+"""The policy: its SPEC, scheme, file and hash, and the class of the object that chooses actions."""
 
 
 class WorkerRecord(TypedDict):
-    """The worker class of the user's."""
+    """The user's worker class."""
 
     sha256: NotRequired[str | None]
 
 
 class CollectorRecord(TypedDict):
-    """The options of the run (rollout_cli/config.py), those that readers show; the others pass through."""
+    """The options of the run that readers use; rollout_cli/config.py declares all of them."""
 
     command: NotRequired[Any]
     keep: NotRequired[str | None]
@@ -87,7 +87,7 @@ class CollectorRecord(TypedDict):
 
 
 class ChangeRecord(TypedDict):
-    """Changed files that the user accepted, and the episode number from which they hold in each partition."""
+    """File changes that the user accepted, with the first episode number after them in each partition."""
 
     what: str
     from_numbers: list[int]
@@ -95,7 +95,7 @@ class ChangeRecord(TypedDict):
 
 
 class GitRecord(TypedDict):
-    """The commit of the working folder, and whether files differed from it."""
+    """The git commit of the working folder, and whether it had uncommitted changes."""
 
     commit: str
     dirty: NotRequired[Any]
@@ -163,20 +163,20 @@ class RunRecord(RunFacts):
 
 
 class DerivedOptions(TypedDict):
-    """The options of an operation that readers know."""
+    """The options of an operation that readers use; others pass through."""
 
     drop_info: NotRequired[list[str]]
 
 
 class DerivedRecord(TypedDict):
-    """An operation that made the dataset of others."""
+    """An operation that derived the dataset from others."""
 
     operation: str
     options: DerivedOptions
 
 
 class AnomalyRecord(TypedDict):
-    """The first place of values that are odd, such as `nan`."""
+    """The first episode and step of a column's unusual values, such as `nan`."""
 
     column: str
     problem: str
@@ -215,7 +215,7 @@ class TimesRecord(TypedDict):
 
 
 class CardRecord(TypedDict):
-    """What `rollout card` was told."""
+    """The options given to `rollout card`."""
 
     license: NotRequired[str | None]
     plot: NotRequired[bool]
@@ -259,7 +259,7 @@ _NAMES = {
 
 
 def wrong_field(info: Mapping[str, Any]) -> str | None:
-    """Return what is wrong in a document, such as `its steps is 'x', expected int`; None if nothing is."""
+    """Describe the first invalid field, such as `its steps is 'x', expected int`; None if all are valid."""
     for problem in _problems(DatasetInfo, info, ""):
         return problem
     usable = {
@@ -271,7 +271,7 @@ def wrong_field(info: Mapping[str, Any]) -> str | None:
 
 
 def _problems(declared: Any, value: Any, place: str) -> Iterator[str]:
-    """Yield what is wrong with a value at a place of the document, and with the values in it."""
+    """Yield a description of each invalid value at `place` of the document and below it."""
     kind = next((kind for kind in _kinds(declared) if _is_of(kind, value)), None)
     if kind is None:
         yield f"its {place} is {value!r:.200}, expected {_named(declared)}"
@@ -329,6 +329,6 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def depth_of(document: Any) -> int:
-    """Return how deep the values of a JSON document are nested."""
+    """Return the nesting depth of a JSON document."""
     children = document.values() if isinstance(document, dict) else document
     return 1 + max(map(depth_of, children), default=0) if isinstance(document, dict | list) else 0
