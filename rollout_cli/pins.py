@@ -1,4 +1,4 @@
-"""Pins: which files a policy and an environment read, and whether they still are those of an earlier run.
+"""Pins: which files a policy and an environment read, and whether they changed while they were read.
 
 A worker watches what its process opens, from before its class and the policy are loaded until its first
 episode has ended.
@@ -13,7 +13,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import file_digest
@@ -287,127 +287,4 @@ def record(files: Iterable[PinnedFile]) -> list[FileRecord]:
         if file.key == file.path:
             document["place"] = file.path
         documents.append(document)
-    return sorted(documents, key=_path_and_hash)
-
-
-def joined(
-    before: Sequence[FileRecord], now: Sequence[FileRecord], accepted: Sequence[str] = ()
-) -> list[FileRecord]:
-    """Return a record of files with those of an earlier one that it does not name.
-
-    But those that are not read any more, where that is one of the `accepted` changes.
-    """
-    # What an episode reads may depend on its seed: files elsewhere that share a name stay beside one another.
-    recorded = set(map(_identity, before))
-    new_loads = [file for file in _read_at_load(now) if _identity(file) not in recorded]
-    new_paths = {file["path"] for file in new_loads}
-    current = set(map(_identity, now))
-    files = []
-    for file in before:
-        here = _as_seen_here(file)
-        if (
-            _identity(file) not in current
-            and new_paths.isdisjoint([file["path"], here["path"]])
-            and not _elsewhere_as(file["path"], new_loads)
-            and _missing(here) not in accepted
-        ):
-            files.append(file)
-    # Of a module that the process had imported before, the earlier record says when it is read.
-    at_load = set(map(_path_and_hash, _read_at_load(before)))
-    for file in now:
-        read = "load" if _path_and_hash(file) in at_load else file["read"]
-        files.append({**file, "read": read})
-    return files
-
-
-def changes(
-    before: Sequence[FileRecord], now: Sequence[FileRecord], *, is_whole: bool = True
-) -> tuple[list[str], list[str]]:
-    """Return in words how two records of files differ: what matters, and what is only worth a notice.
-
-    Where `now` is not the whole record yet, a file may be read later. A module that the process had imported
-    before does not read its files once more.
-    """
-    before = [*map(_as_seen_here, before)]
-    now = [*map(_as_seen_here, now)]
-    loads = set(map(_path_and_hash, _read_at_load(before)))
-    is_whole = is_whole and all(file["read"] == "load" or _path_and_hash(file) not in loads for file in now)
-    old = _by_path(before)
-    new = _by_path(now)
-    # One that was relative to another working folder has a longer or a shorter path here.
-    was_read = set(map(_name_and_hash, before))
-    is_read = set(map(_name_and_hash, now))
-    recorded = set(map(_identity, before))
-    changed = []
-    for file in before:
-        # One that is as it was is no other content of another file of its name.
-        namesakes = [
-            other
-            for other in new.get(file["path"]) or _elsewhere_as(file["path"], now)
-            if _identity(other) == _identity(file) or _identity(other) not in recorded
-        ]
-        hashes = _hashes_of(file, namesakes)
-        if not hashes:
-            # What an episode reads may depend on its seed.
-            if is_whole and file["read"] == "load" and _name_and_hash(file) not in is_read:
-                changed.append(_missing(file))
-        elif file["sha256"] not in hashes and hashes - _hashes_of(file, old[file["path"]]):
-            changed.append(f"{file['path']} has changed")
-    notices = dict.fromkeys(
-        f"{file['path']} is read, and was not read before"
-        for file in now
-        if file["path"] not in old and _name_and_hash(file) not in was_read
-    )
-    return changed, [*notices]
-
-
-def _as_seen_here(file: FileRecord) -> FileRecord:
-    """Return a recorded file as a run names it in this working folder, which may hold one from elsewhere."""
-    folder = f"{_absolute('.')}{os.sep}"
-    place = file.get("place", "")
-    if not place.startswith(folder):
-        return file
-    return {"path": place.removeprefix(folder), "sha256": file["sha256"], "read": file["read"]}
-
-
-_path_and_hash = itemgetter("path", "sha256")
-
-
-def _name_and_hash(file: FileRecord) -> tuple[str, str]:
-    return Path(file["path"]).name, file["sha256"]
-
-
-def _read_at_load(files: Sequence[FileRecord]) -> list[FileRecord]:
-    return [file for file in files if file["read"] == "load"]
-
-
-def _missing(file: FileRecord) -> str:
-    return f"{file['path']} is not read any more"
-
-
-def _identity(file: FileRecord) -> tuple[str | None, ...]:
-    return file["path"], file["sha256"], file.get("place")
-
-
-def _elsewhere_as(path: str, files: Iterable[FileRecord]) -> list[FileRecord]:
-    """Return the files elsewhere whose places end with a relative path."""
-    return [file for file in files if file.get("place", "").endswith(f"/{path}")]
-
-
-def _by_path(files: Iterable[FileRecord]) -> dict[str, list[FileRecord]]:
-    paths: dict[str, list[FileRecord]] = {}
-    for file in files:
-        paths.setdefault(file["path"], []).append(file)
-    return paths
-
-
-def _hashes_of(file: FileRecord, namesakes: Sequence[FileRecord]) -> set[str]:
-    """Return the hashes that a recorded file has among those of its name in a record."""
-    place = file.get("place")
-    if in_place := {other["sha256"] for other in namesakes if other.get("place") == place}:
-        return in_place
-    hashes = {other["sha256"] for other in namesakes}
-    # Where its place is still there, one of its name elsewhere is another file, unless it is a copy.
-    if place is None or file["sha256"] in hashes or not Path(place).is_file():
-        return hashes
-    return set()
+    return sorted(documents, key=itemgetter("path", "sha256"))

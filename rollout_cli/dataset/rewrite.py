@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from rollout_cli import pins
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.folder import OutputFolder
 from rollout_cli.dataset.inference import choose_kind
@@ -23,6 +22,7 @@ from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.record import RunRecord
 from rollout_cli.dataset.rows import Rows
+from rollout_cli.dataset.run_changes import Effect, compare_files, joined_files, of_effect
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.chunk import Chunk, unmatched_patterns, without_infos
@@ -222,7 +222,8 @@ def _is_shared(first: RunRecord, other: RunRecord) -> bool:
     if first["run"] != other["run"] or _made_by(first) != _made_by(other):
         return False
     files = [source.get("files", []) for source in (first, other)]
-    return not (pins.changes(*files)[0] or pins.changes(*files[::-1])[0])
+    changes = [*compare_files(*files), *compare_files(*reversed(files))]
+    return not of_effect(changes, Effect.ACCEPTABLE)
 
 
 def _made_by(source: RunRecord) -> list[Any]:
@@ -235,7 +236,7 @@ def _made_by(source: RunRecord) -> list[Any]:
 def _one_record(first: RunRecord, other: RunRecord) -> RunRecord:
     """Return the record of a run of which two datasets have parts: the weaker verdict, what each lists."""
     joined = first.copy()
-    if files := pins.joined(first.get("files", []), other.get("files", [])):
+    if files := joined_files(first.get("files", []), other.get("files", [])):
         joined["files"] = files
     if changes := [*first.get("changes", []), *other.get("changes", [])]:
         joined["changes"] = [change for at, change in enumerate(changes) if change not in changes[:at]]

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rollout_cli.config import DECISIVE
 from rollout_cli.dataset.card import n_skipped, skipped_text
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import acceptance_text, described, table_files
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.record import DatasetInfo, RunRecord
+from rollout_cli.dataset.run_changes import compare_runs
 from rollout_cli.keywords import Record
 
 _NOT_RECORDED = "not recorded"
@@ -52,6 +54,9 @@ def identity(dataset: Dataset, facts: DatasetInfo) -> dict[str, str]:
         place = f" of source {number}" if len(sources) > 1 else ""
         for name, value in _source_rows(source).items():
             rows[name + place] = value
+        if number and "collector" in sources[0] and "collector" in source:
+            changes = compare_runs(sources[0], source, DECISIVE)
+            rows[f"source {number} differs in"] = _some([*dict.fromkeys(map(str, changes))], _MOST_NAMES)
     if len(sources) > _MOST_SOURCES:
         rows["more sources"] = f"{len(sources) - _MOST_SOURCES:,}"
     if facts["derived"]:

@@ -6,7 +6,7 @@ Parts are the shards of a run, or runs of one seed over ranges of episodes that 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,25 +14,30 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from rollout_cli import pins
 from rollout_cli.config import DECISIVE, CollectConfig, plain_value
 from rollout_cli.dataset.layout import collected_source
 from rollout_cli.dataset.metadata import DatasetSettings
 from rollout_cli.dataset.operations import Writing, join_datasets, write_derivations
 from rollout_cli.dataset.reader import Dataset, load
-from rollout_cli.dataset.record import RunRecord
+from rollout_cli.dataset.record import RunFacts, RunRecord
 from rollout_cli.dataset.rewrite import Derivation, Edited, Rewritten
+from rollout_cli.dataset.run_changes import (
+    Change,
+    Effect,
+    Rule,
+    compare_runs,
+    compare_spaces,
+    joined_files,
+    joined_messages,
+    of_effect,
+)
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.keywords import Record
 from rollout_cli.option_types import EpisodeRange
+from rollout_cli.pins import FileRecord
 from rollout_cli.progress import Progress
-from rollout_cli.run.provenance import (
-    changed_sources,
-    changed_versions,
-    differences,
-    recorded_values,
-)
+from rollout_cli.run.provenance import recorded_values
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 
 _OF_ALL = {*DECISIVE} - {"shard"}
@@ -144,11 +149,15 @@ def _are_ranges(datasets: Sequence[Dataset]) -> bool:
         if not is_whole or not options.get("episodes"):
             return False
         is_same = (source["run"], info["features"]) == (first["sources"][0]["run"], first["features"])
-        if not is_same or differences(first["sources"][0], source, _OF_ALL):
+        if not is_same or _are_of_other_runs(first["sources"][0], source):
             return False
         start, _, stop = str(options["episodes"]).rpartition(":")
         ranges.append((int(start or 0), int(stop)))
     return len(ranges) > 1 and all(left[1] == right[0] for left, right in pairwise(sorted(ranges)))
+
+
+def _are_of_other_runs(first: RunFacts, other: RunFacts) -> bool:
+    return bool(of_effect(compare_runs(first, other, _OF_ALL), Effect.REFUSED))
 
 
 def _shard(dataset: Dataset) -> _Shard:
@@ -190,7 +199,7 @@ def _joined_source(
 
 def _changes(
     shards: Sequence[_Shard], progress: Progress, *, accept_changes: bool
-) -> tuple[list[Record], Sequence[pins.FileRecord]]:
+) -> tuple[list[Record], Sequence[FileRecord]]:
     """Return the accepted changes and the files; `UsageError` unless these are all the shards of one run."""
     first, *others = shards
     for shard in others:
@@ -211,21 +220,11 @@ def _changes(
     changes = first.changes
     before = first
     for shard in others:
-        differing = sorted(differences(first.source, shard.source, options))
-        differing += ["root_seed"] if first.source["root_seed"] != shard.source["root_seed"] else []
-        differing += [
-            name for name in ("spaces", "features") if first.dataset.info[name] != shard.dataset.info[name]
-        ]
-        if differing:
-            raise UsageError(
-                f"{shard.path} and {first.path} are shards of different runs: {', '.join(differing)} differ",
-                code="shards-of-other-runs",
-                hint="collect it again as the others were",
-            )
+        _refuse_other_runs(first, shard, options)
         changed = _changed(before, shard, progress)
         if changed and not accept_changes:
             raise UsageError(
-                f"{shard.path} has another policy or environment than {first.path}: {'; '.join(changed)}",
+                f"{shard.path} has another policy or environment than {first.path}: {joined_messages(changed)}",
                 code="shards-of-other-files",
                 hint="collect it again as the others were; {accept_changes=True} merges both",
             )
@@ -233,36 +232,52 @@ def _changes(
         if changed:
             changes.append(
                 {
-                    "what": f"files changed: {'; '.join(changed)}",
+                    "what": f"files changed: {joined_messages(changed)}",
                     "from_numbers": shard.in_whole(shard.dataset.info["first_numbers"]),
                     "before": {name: before.source[name] for name in ("files", "versions")},
                 }
             )
         # What an episode reads, the first shard may not have read; after a change, the next one may go back.
-        files = pins.joined(before.source["files"], shard.source["files"], changed)
+        files = joined_files(before.source["files"], shard.source["files"], changed)
         before = before._replace(source={**(shard if changed else before).source, "files": files})
     return changes, before.source["files"]
 
 
-def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:
-    """Return in words what shows that the code or weights of two shards differ; warn of the rest."""
-    changed, notices = pins.changes(first.source["files"], other.source["files"])
-    changed += changed_sources(first.source, other.source)
-    for notice in notices:
+def _refuse_other_runs(first: _Shard, shard: _Shard, options: Collection[str]) -> None:
+    """Refuse shards that one run cannot have made."""
+    found = [
+        *of_effect(compare_runs(first.source, shard.source, options), Effect.REFUSED),
+        *compare_spaces(first.dataset.info, shard.dataset.info),
+    ]
+    if found:
+        names = ", ".join(sorted(change.name for change in found))
+        raise UsageError(
+            f"{shard.path} and {first.path} are shards of different runs: {names} differ",
+            code="shards-of-other-runs",
+            hint="collect it again as the others were",
+        )
+
+
+def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[Change]:
+    """Return the changes of code or weights between two shards; warn of the others."""
+    found = compare_runs(first.source, other.source, ())
+    changed = of_effect(found, Effect.ACCEPTABLE)
+    versions = of_effect(found, Effect.WARNING)
+    for notice in of_effect(found, Effect.NOTICE):
         progress.notice(f"{other.path}: {notice}")
     if first.source["run"] != other.source["run"] and not changed:
         # Runs that are known or suspected to differ from themselves say nothing, nor do other machines or
         # packages, which may round otherwise.
         verdicts = {shard.source["reproducible"]["status"] for shard in (first, other)}
         if verdicts == {"yes"} and first.source["versions"] == other.source["versions"]:
-            return ["their first episode differs"]
+            return [Change(Rule.EPISODE, "their first episode differs")]
         progress.warn(
             f"the first episodes of {first.path} and {other.path} differ: "
             "they were collected with different code or weights, or are not reproducible"
         )
-    if versions := changed_versions(first.source, other.source):
+    if versions:
         progress.warn(
-            f"{other.path} was collected with other versions than {first.path}: {'; '.join(versions)}"
+            f"{other.path} was collected with other versions than {first.path}: {joined_messages(versions)}"
         )
     return changed
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from rollout_cli import pins
 from rollout_cli._version import __version__
-from rollout_cli.config import DECISIVE, OPTIONS, CollectConfig, Values, options_of, plain_value
+from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.dataset.record import DatasetInfo, RunFacts, RunRecord
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
@@ -116,75 +116,6 @@ def run_record(sources: RunFacts, report: WorkerReport, surrounding: Record) -> 
 def is_relabelled(info: DatasetInfo) -> bool:
     """Return whether the rewards of a dataset are others than those of its runs."""
     return any("reward" in step["options"] for step in info["derived"])
-
-
-def changed_sources(before: RunFacts, now: RunFacts) -> list[str]:
-    """Return the sources whose hashes differ: `the source of the policy has changed (p.py)`."""
-    files = {file["sha256"]: file["path"] for file in before.get("files", ())}
-    worker_class = before["collector"].get("worker_class")
-    changed = []
-    for name, spec, old, new in (
-        ("policy", before["policy"]["spec"], before["policy"].get("sha256"), now["policy"]["sha256"]),
-        ("environment", before["env_source"]["spec"], before["env"].get("sha256"), now["env"]["sha256"]),
-        ("worker class", worker_class, before.get("worker", {}).get("sha256"), now["worker"]["sha256"]),
-    ):
-        if old != new:
-            place = spec if old is None else files.get(old, spec)
-            changed.append(f"the source of the {name} has changed ({place})")
-    wrappers = zip(before["env_source"]["wrappers"], now["env_source"]["wrappers"], strict=False)
-    changed += [
-        f"the source of the wrapper {wrapper['spec']} has changed"
-        for earlier, wrapper in wrappers
-        if earlier["sha256"] != wrapper["sha256"]
-    ]
-    return changed
-
-
-def differences(
-    before: RunFacts, now: RunFacts, options: Iterable[str] = DECISIVE
-) -> dict[str, tuple[Any, Any]]:
-    """Return both values of each of these options in which two records differ; `exact` has some of its own.
-
-    A policy or an environment in a file may lie elsewhere: its contents are compared by their hash.
-    """
-    exact = ("episodes_per_worker", "workers") if now["collector"]["command"] == "exact" else ()
-    old_options: Record = before["collector"]
-    new_options: Record = now["collector"]
-    pairs = {name: (old_options.get(name), new_options.get(name)) for name in (*options, *exact)}
-    origins: dict[str, tuple[Record, Record]] = {
-        "policy": (before["policy"], now["policy"]),
-        "env": (before["env_source"], now["env_source"]),
-    }
-    for name, (old, new) in origins.items():
-        if not (old["path"] and new["path"] and old.get("scheme") == new.get("scheme")):
-            pairs[name] = (old["spec"], new["spec"])
-    old, new = origins["policy"]
-    pairs["policy_kwargs"] = (old["options"], new["options"])
-    if new.get("scheme"):  # The arguments of a user's class are compared as they are.
-        pairs["policy_kwargs"] = (_without_folders(old["options"]), _without_folders(new["options"]))
-    # A record that lacks an option was made without it: it has no value, as an empty one.
-    return {name: (old, new) for name, (old, new) in pairs.items() if (old or None) != (new or None)}
-
-
-def _without_folders(options: Record) -> Record:
-    """Return a policy's options, its files without their place: their contents are in the policy's hash."""
-    return {
-        name: _without_folders(value)
-        if isinstance(value, Mapping)
-        else "(a file)"
-        if isinstance(value, str) and value.startswith("/")
-        else value
-        for name, value in options.items()
-    }
-
-
-def changed_versions(before: RunFacts, now: RunFacts) -> list[str]:
-    """Return the versions that differ between two records, such as `numpy was 1.0, is 2.0`."""
-    old = before.get("versions", {})
-    new = now["versions"]
-    return [
-        f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]
-    ]
 
 
 def recorded_values(source: RunRecord) -> Values:

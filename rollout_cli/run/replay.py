@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from rollout_cli import pins
 from rollout_cli.config import WHEN_RERUN, CollectConfig, Values
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.record import RunFacts
+from rollout_cli.dataset.run_changes import Effect, compare_runs, joined_files
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.chunk import unmatched_patterns, without_infos
 from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.keywords import Keywords
+from rollout_cli.pins import FileRecord
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
@@ -60,7 +61,7 @@ def replay(
     numbers = dataset.episodes["source"].to_pylist()
     replayed = list[Replayed]()
     notices = list[str]()
-    seen: list[pins.FileRecord] = []
+    seen: list[FileRecord] = []
     for number in sorted({numbers[place] for place in places}):
         chosen = [place for place in places if numbers[place] == number]
         values = provenance.recorded_values(dataset.info["sources"][number])
@@ -80,7 +81,7 @@ def _replay_source(
     source: RunFacts,
     places: Sequence[int],
     values: Values,
-    seen: list[pins.FileRecord],
+    seen: list[FileRecord],
     *,
     trust: bool,
 ) -> tuple[list[Replayed], list[str]]:
@@ -106,7 +107,7 @@ def _replay_source(
             raise EnvLoadError(
                 "the environment has other spaces than those of the dataset",
                 code="env-spaces",
-                hint="; ".join(_changed(source, record, is_whole=False))
+                hint="; ".join(_changed(source, record, is_complete=False))
                 or "its code, or a package that it uses, has changed",
             )
         if (reason := sampler.report.not_reproducible) is not None:
@@ -116,9 +117,9 @@ def _replay_source(
         replayed = [_run_again(sampler, dataset, place, only) for place in reversed(places)]
         # What is read in an episode is known by now.
         record = provenance.run_record(sources, sampler.report, surrounding)
-    record["files"] = pins.joined(seen, record["files"])
+    record["files"] = joined_files(seen, record["files"])
     seen[:] = [file for file in record["files"] if file["read"] == "load"]
-    notices = _changed(source, record, is_whole=True)
+    notices = _changed(source, record, is_complete=True)
     notices += ["the rewards were relabelled, so they are not compared"] if is_relabelled else []
     notices += [
         f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]
@@ -126,17 +127,12 @@ def _replay_source(
     return replayed[::-1], notices
 
 
-def _changed(source: RunFacts, record: RunFacts, *, is_whole: bool) -> list[str]:
+def _changed(source: RunFacts, record: RunFacts, *, is_complete: bool) -> list[str]:
     """Return what has changed since a run; a source may have done so in a comment only, so it is no error."""
-    files, _ = pins.changes(source["files"], record["files"], is_whole=is_whole)
-    changed = [*files, *provenance.changed_sources(source, record)]
-    changes = [f"{change} since the dataset was made" for change in changed]
-    was = source["policy"]
-    now = record["policy"]
-    if was["spec"] != now["spec"] and not (was["path"] and now["path"]):  # A file may lie elsewhere.
-        changes.append(f"the policy is {now['spec']}, and that of the dataset is {was['spec']}")
-    versions = provenance.changed_versions(source, record)
-    return changes + [f"since the dataset was made, {version}" for version in versions]
+    changes = compare_runs(source, record, (), is_complete=is_complete)
+    return [
+        f"since the dataset was made: {change}" for change in changes if change.effect is not Effect.NOTICE
+    ]
 
 
 def _run_again(sampler: Sampler, dataset: Dataset, place: int, only: Collection[str]) -> Replayed:

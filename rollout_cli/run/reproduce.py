@@ -18,13 +18,14 @@ from typing import Literal
 
 from rollout_cli.dataset.layout import described
 from rollout_cli.dataset.record import RunFacts
+from rollout_cli.dataset.run_changes import Change, Effect, Rule, compare_runs, of_effect
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
 from rollout_cli.keywords import Record
 from rollout_cli.progress import Progress
 from rollout_cli.run.compare import Difference, advice, first_difference
-from rollout_cli.run.provenance import changed_versions, run_record, surroundings
+from rollout_cli.run.provenance import run_record, surroundings
 from rollout_cli.run.resume import ResumeState
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
@@ -238,11 +239,12 @@ def check_stored(
             repeated = [run_again(anew, number, n_beside=n_beside) for _ in range(2)]
         if any(_difference(spec, again, once_more, _COMPARED) for once_more in repeated):
             return Verdict("no", f"{text}, and otherwise once more", difference=difference)
-    if changed_versions(state.source, record):
+    if of_effect(compare_runs(state.source, record, ()), Effect.WARNING):
         progress.warn(f"with other versions, or on another machine, the stored {text}")
-        state.accepted.append(f"with other versions, or on another machine, {text}")
+        state.accepted.append(Change(Rule.EPISODE, f"with other versions, or on another machine, {text}"))
     else:
-        state.accept(f"the policy or the environment has changed: the stored {text}")
+        what = f"the policy or the environment has changed: the stored {text}"
+        state.accept([Change(Rule.EPISODE, what)])
     return None
 
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from rollout_cli import pins
-from rollout_cli.config import ENDS, CollectConfig, Values
+from rollout_cli.config import DECISIVE, ENDS, CollectConfig, Values
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced, remove_dataset, standing_root
 from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.record import ChangeRecord, DatasetInfo, RunFacts
+from rollout_cli.dataset.run_changes import (
+    Change,
+    Effect,
+    Rule,
+    compare_files,
+    compare_runs,
+    compare_spaces,
+    joined_files,
+    joined_messages,
+    of_effect,
+)
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.keywords import Record
 from rollout_cli.option import CommandName
+from rollout_cli.pins import FileRecord
 from rollout_cli.progress import Progress
-from rollout_cli.run.provenance import (
-    changed_sources,
-    changed_versions,
-    differences,
-    recorded_values,
-)
+from rollout_cli.run.provenance import recorded_values
 from rollout_cli.samplers.plan import Plan, remaining
 
 if TYPE_CHECKING:
@@ -75,7 +80,7 @@ class ResumeState:
         plan: What is left to run; None where nothing is.
         info: The dataset's info.json; None for a new dataset.
         committed: None for a new dataset.
-        accepted: In words, what has changed since the dataset was begun, where the user accepts that.
+        accepted: The changes since the dataset was started that the user accepts.
         keep_until: The next number of each partition that the new dataset must reach before it replaces the
             old one.
         before: The info.json of a dataset that is collected anew; None where there is none.
@@ -86,19 +91,15 @@ class ResumeState:
     plan: Plan | None
     info: DatasetInfo | None
     committed: Committed | None = None
-    accepted: list[str] = field(default_factory=list)
+    accepted: list[Change] = field(default_factory=list)
     keep_until: tuple[int, ...] = ()
     before: DatasetInfo | None = None
-    replaced_files: Sequence[pins.FileRecord] = ()
+    replaced_files: Sequence[FileRecord] = ()
 
     @property
     def source(self) -> RunFacts:
         """The record of the run that began the dataset; empty for a new dataset."""
         return collected_source(self.info) if self.info else {}
-
-    @property
-    def _files_before(self) -> Sequence[pins.FileRecord]:
-        return self.source["files"] if self.info else self.replaced_files
 
     @property
     def is_complete(self) -> bool:
@@ -135,41 +136,41 @@ class ResumeState:
         Raises:
             UsageError: If they do not fit.
         """
-        self.accept(*pins.changes(self._files_before, record["files"], is_whole=is_whole)[0])
         if self.committed is None:
+            self._accept_files(record)
             return
         from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - it loads pyarrow
 
-        source = self.source
-        if (
-            self.committed.info["spaces"] != SpaceSchema.of(spec).describe()
-            or source["env"].get("max_episode_length") != record["env"].get("max_episode_length")
-            or source["policy"].get("class") != record["policy"].get("class")
-        ):
-            _refuse(
-                self.config.output,
-                ["the environment's spaces or time limit, or the policy's class, are others"],
-            )
+        changes = compare_runs(self.source, record, DECISIVE, is_complete=is_whole)
+        # The code that the spaces and the policy's class come from has changed too, if a file has.
+        self.accept(changes)
+        spaces = compare_spaces(self.committed.info, {"spaces": SpaceSchema.of(spec).describe()})
+        _refuse(self.config.output, [*spaces, *of_effect(changes, Effect.REFUSED)])
         if is_whole:
-            for notice in pins.changes(self.source["files"], record["files"])[1]:
-                progress.notice(notice)
-            if changed := changed_versions(self.source, record):
-                progress.warn(f"the dataset was begun with other versions: {'; '.join(changed)}")
+            for notice in of_effect(changes, Effect.NOTICE):
+                progress.notice(str(notice))
+            if versions := of_effect(changes, Effect.WARNING):
+                progress.warn(f"the dataset was started with other versions: {joined_messages(versions)}")
 
-    def accept(self, *changes: str) -> None:
-        """Note what has changed since the dataset was begun, where the user accepts that.
+    def accept(self, changes: Iterable[Change]) -> None:
+        """Keep the acceptable changes since the dataset was started, if the user accepts changes.
 
         Raises:
-            UsageError: If the user does not.
+            UsageError: If there are any, and the user does not.
         """
-        if changes and not self.config.accept_changes:
+        found = of_effect(changes, Effect.ACCEPTABLE)
+        if found and not self.config.accept_changes:
             raise UsageError(
-                f"cannot resume {self.config.output}: {'; '.join(changes)}",
+                f"cannot resume {self.config.output}: {joined_messages(found)}",
                 code="resume-differs",
-                hint="put back what the dataset was begun with, or collect to another {output}; "
-                "{accept_changes=True} goes on, and its episodes are then of both",
+                hint="restore what the dataset was started with, or collect to another {output}; "
+                "{accept_changes=True} continues, and the dataset then has episodes of both",
             )
-        self.accepted.extend(change for change in changes if change not in self.accepted)
+        self.accepted.extend(change for change in found if change not in self.accepted)
+
+    def _accept_files(self, record: RunFacts) -> None:
+        before = self.source["files"] if self.info else self.replaced_files
+        self.accept(compare_files(before, record["files"], is_complete=False))
 
     @property
     def changes(self) -> list[ChangeRecord]:
@@ -186,7 +187,7 @@ class ResumeState:
             "worker": source["worker"].get("sha256"),
         }
         numbers = [partition.next_number for partition in self.committed.partitions]
-        what = f"{'files changed: ' if self.config.accept_changes else ''}{'; '.join(self.accepted)}"
+        what = f"{'files changed: ' if self.config.accept_changes else ''}{joined_messages(self.accepted)}"
         return [*before, {"what": what, "from_numbers": numbers, "before": old}]
 
     def history(self, record: RunFacts) -> Record:
@@ -196,8 +197,8 @@ class ResumeState:
             UsageError: If one of them has changed, and the user does not accept that. Which ones a worker
                 reads may depend on its first episode, so the stored one that ran before may have read others.
         """
-        self.accept(*pins.changes(self._files_before, record["files"], is_whole=False)[0])
-        files = pins.joined(self.source.get("files", []), record["files"], self.accepted)
+        self._accept_files(record)
+        files = joined_files(self.source.get("files", []), record["files"], self.accepted)
         return {"files": files, "changes": self.changes}
 
 
@@ -222,15 +223,17 @@ def resume_state(config: CollectConfig, plan: Plan, sources: RunFacts, progress:
     info = read_info(root)
     source = collected_source(info)
     recorded_values(source)  # It raises where the dataset records no run that can be resumed.
-    _refuse(root, list(_differences(info, sources, plan)))
     if config.seed is None:
         config = replace(config, seed=source["root_seed"])
-    elif config.seed != source["root_seed"]:
-        _refuse(root, [f"seed was {source['root_seed']}, is {config.seed}"])
+    this_run = cast("RunFacts", {**sources, "root_seed": config.seed})
+    changes = compare_runs(source, this_run, DECISIVE)
+    first = (info["first_numbers"] or [0])[0]
+    shifted = [Change(Rule.OPTION, "the first episode", first, plan.first)] if first != plan.first else []
+    _refuse(root, [*of_effect(changes, Effect.REFUSED), *shifted])
     committed = read_committed(root, info)
     left = remaining(plan, _covered(committed), n_episodes=committed.episodes)
     state = ResumeState(config, left, info, committed)
-    state.accept(*changed_sources(source, sources))
+    state.accept(changes)
     if state.is_complete or committed.can_resume:
         for notice in committed.notices:
             progress.warn(notice)
@@ -256,21 +259,10 @@ def _covered(committed: Committed) -> list[CommittedPartition]:
     return [first, *others]
 
 
-def _differences(info: DatasetInfo, sources: RunFacts, plan: Plan) -> Iterator[str]:
-    """Yield in words what differs between the dataset's record and this run's, and decides the data."""
-    for name, (old, new) in differences(collected_source(info), sources).items():
-        # The contents of a file of tasks may be long.
-        changed = f"was {json.dumps(old)}, is {json.dumps(new)}"
-        yield f"{name} {'are others' if name == 'tasks' else changed}"
-    first = (info["first_numbers"] or [0])[0]
-    if first != plan.first:
-        yield f"the first episode was {first}, is {plan.first}"
-
-
-def _refuse(root: Path, differences: list[str]) -> None:
-    if differences:
+def _refuse(root: Path, changes: list[Change]) -> None:
+    if changes:
         raise UsageError(
-            f"cannot resume {root}: {'; '.join(differences)}",
+            f"cannot resume {root}: {joined_messages(changes)}",
             code="resume-differs",
             hint="give the same options and files (the dataset has those left out), or another {output}",
         )

@@ -71,7 +71,7 @@ def test_glyphs_have_an_ascii_form() -> None:
     assert b"\\u20ac" == "€".encode("ascii", WITH_ASCII)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", usually(["ascii", "latin-1"], lambda encoding: encoding == "ascii"))
 def test_streams_without_utf8(tmp_path: Path, encoding: str) -> None:
     """Bars, ranges and small histograms are drawn with ASCII characters, on a pipe too."""
     as_process("collect", "--timesteps", "500", *ENV, "--output", "d", "--quiet", cwd=tmp_path)

@@ -20,9 +20,7 @@ from rollout_cli.pins import (
     PinnedFile,
     PinRules,
     agreed,
-    changes,
     hashed,
-    joined,
     record,
 )
 from tests.helpers.errors import raises
@@ -235,126 +233,6 @@ def test_workers_that_read_other_bytes_are_an_error(project: Path) -> None:
 
 def entry(path: str, sha256: str, read: str = "load") -> FileRecord:
     return {"path": path, "sha256": sha256, "read": read}
-
-
-@pytest.mark.parametrize(
-    ("now", "changed", "notices"),
-    [
-        ([entry("a", "1"), entry("b", "2", "episode")], [], []),
-        ([entry("a", "1")], [], []),
-        ([entry("a", "9"), entry("b", "2")], ["a has changed"], []),
-        ([entry("b", "9")], ["a is not read any more", "b has changed"], []),
-        ([entry("a", "1"), entry("c", "3")], [], ["c is read, and was not read before"]),
-    ],
-)
-def test_what_matters_and_what_does_not(
-    now: list[FileRecord], changed: list[str], notices: list[str]
-) -> None:
-    """Another content matters, and a file that is read at load no more; which files an episode reads may differ."""
-    before = [entry("a", "1"), entry("b", "2", "episode")]
-    assert (changed, notices) == changes(before, now)
-    assert [text for text in changed if "any more" not in text] == changes(before, now, is_whole=False)[0]
-
-
-def test_a_module_that_was_imported_before_reads_its_files_no_more() -> None:
-    """In a program that collects twice; where no file tells that, one that is not read any more is refused."""
-    before = [entry("mine.py", "1"), entry("w", "2")]
-    assert [] == changes(before, [entry("mine.py", "1", "episode")])[0]
-    for file in (entry("mine.py", "1"), entry("other.py", "1", "episode")):
-        assert "w is not read any more" in changes(before, [file])[0]
-    now = [entry("mine.py", "1", "episode")]
-    record = joined(before, now)
-    assert sorted(map(str, before)) == sorted(map(str, record))
-    assert [] == changes(record, now)[0], "it is resumed a second time, or a third shard is merged"
-
-
-def test_a_file_that_is_not_read_any_more_is_accepted_once() -> None:
-    """The record after that does not have it; one that an episode did not read stays."""
-    before, now = [entry("v", "1"), entry("w", "2"), entry("x", "3", "episode")], [entry("w", "2")]
-    record = joined(before, now, changes(before, now)[0])
-    assert before[2:] + now == record
-    assert [] == changes(record, now)[0]
-
-
-def test_two_files_of_one_name_are_told_apart_by_their_contents() -> None:
-    """In any order; one of them that has changed is found."""
-    before = [entry("w", "1"), entry("w", "2")]
-    assert ([], []) == changes(before, before[::-1])
-    assert ["w has changed"] == changes(before, [entry("w", "1"), entry("w", "3")])[0]
-
-
-def test_of_files_of_one_name_an_episode_may_read_another() -> None:
-    """Which of them it reads is no change, and a later record keeps those that it does not name."""
-    before = [entry("w", digit, "episode") for digit in "12"]
-    assert ([], []) == changes(before, before[:1])
-    assert ["w has changed"] == changes(before, [entry("w", "3", "episode")])[0][:1]
-    assert [before[1], before[0]] == joined(before, before[:1])
-    for path in ("w", "data/w"):
-        relative, elsewhere = entry(path, "1", "episode"), entry("w", "2") | {"place": "/else/data/w"}
-        assert ([], []) == changes([relative, elsewhere], [elsewhere])
-        assert [relative, elsewhere] == joined([relative, elsewhere], [elsewhere])
-        assert [f"{path} has changed"] == changes([relative, elsewhere], [elsewhere, entry(path, "2")])[0]
-
-
-def test_files_of_one_name_are_told_apart_by_their_places(tmp_path: Path) -> None:
-    """One that is read elsewhere for the first time is no change; where the old place is gone, it was moved."""
-    here, there = (tmp_path / name / "w" for name in ("here", "there"))
-    here.parent.mkdir()
-    here.touch()
-    before = [entry("w", "1", "episode") | {"place": f"{here}"}]
-    assert ([], []) == changes(before, [entry("w", "2", "episode") | {"place": f"{there}"}])
-    swapped = [entry("w", sha256) | {"place": f"{place}"} for sha256, place in (("2", here), ("1", there))]
-    assert ["w has changed"] == changes(before, swapped)[0]
-    assert ([], []) == changes(before, swapped[1:])
-    copy = [before[0] | {"place": f"{there}"}]
-    assert [*before, *copy] == joined(before, copy)
-    here.unlink()
-    assert ["w has changed"] == changes(before, [entry("w", "2", "episode") | {"place": f"{there}"}])[0]
-
-
-def test_a_file_that_was_elsewhere_may_be_in_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a run is resumed in another folder, the same file is called by its relative path."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "w").touch()
-    for folder, path in ((tmp_path / "a", "w"), (tmp_path, "a/w")):
-        monkeypatch.chdir(folder)
-        for read in ("load", "episode"):
-            before = [entry("w", "1", read) | {"place": f"{tmp_path / 'a' / 'w'}"}]
-            assert ([], []) == changes(before, [entry(path, "1", read)])
-            assert [f"{path} has changed"] == changes(before, [entry(path, "2", read)])[0]
-            assert ([], []) == changes(before, before)  # Of shards, which are merged here.
-    (tmp_path / "b").mkdir()
-    monkeypatch.chdir(tmp_path / "b")
-    assert ([], []) == changes(before, [entry("w", "2", "episode")])
-
-
-def test_a_file_of_the_former_working_folder_is_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a run is resumed in another folder, a relative path is found in the place, or by the contents."""
-    monkeypatch.chdir(tmp_path)
-    for kind in ("load", "episode"):
-        old, (same, other) = (
-            entry("data/w", "1", kind),
-            (entry("w", sha256, kind) | {"place": "/else/data/w"} for sha256 in "12"),
-        )
-        assert ([], []) == changes([old], [same])
-        assert ["data/w has changed"] == changes([old], [other])[0]
-        assert [] == changes([old], [entry("up/data/w", "1", kind)])[0]
-    assert ["data/w is not read any more"] == changes([old | {"read": "load"}], [entry("w", "2")])[0]
-    here = entry("w", "1") | {"place": f"{tmp_path}/data/w"}
-    now = entry("data/w", "2")
-    assert [now] == joined([here], [now])
-    there = entry("w", "2") | {"place": f"{tmp_path}/data/w"}
-    assert [there] == joined([entry("data/w", "1")], [there])
-
-
-def test_a_record_is_joined_with_an_earlier_one() -> None:
-    """What is loaded now takes the place of what was read under its name."""
-    old, new = [entry("a", "1"), entry("b", "2")], [entry("a", "9"), entry("c", "3")]
-    assert [entry("b", "2"), entry("a", "9"), entry("c", "3")] == joined(old, new)
 
 
 def test_the_record_is_sorted() -> None:

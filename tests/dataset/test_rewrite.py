@@ -182,7 +182,7 @@ def test_files_are_compared_only_within_a_run(
     tmp_path: Path, one: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each pair of a thousand runs would take minutes."""
-    monkeypatch.setattr("rollout_cli.pins.changes", None)
+    monkeypatch.setattr("rollout_cli.dataset.rewrite.compare_files", None)
     derived(tmp_path / "a", load(one), load(other))
     assert [0, 1] == sorted({*load(tmp_path / "a").episodes["source"].to_pylist()})
 

@@ -247,7 +247,7 @@ def test_a_replay_names_a_changed_file_first(project: Path, case: str) -> None:
     called("collect", *begin(case), "-n", "1100", "--seed", "1", *OUT)
     CHANGED[case][1]()
     ran = called("replay", "--trust", "out", "--all", code=6)
-    assert "notice: weights.npy has changed since the dataset was made" == ran.stderr.splitlines()[0]
+    assert "notice: since the dataset was made: weights.npy has changed" == ran.stderr.splitlines()[0]
     assert "[data-not-repeated]" in ran.stderr
     assert any("weights.npy" in line for line in ran.stderr.splitlines() if line.startswith("  hint: "))
     assert "it keeps state" not in ran.stderr

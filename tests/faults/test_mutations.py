@@ -57,7 +57,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
 }
 
 COUNT, BLOCK = int(os.environ.get("ROLLOUT_TEST_MUTATIONS", "1500")), 50
-"""How many mutations there are; three blocks of them run in the README's command."""
+"""How many mutations there are; one block of them runs in the README's command."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def blocks() -> list[int]:
     return list(range(0, COUNT, BLOCK))
 
 
-@pytest.mark.parametrize("start", usually(blocks(), lambda start: start < 3 * BLOCK))
+@pytest.mark.parametrize("start", usually(blocks(), lambda start: start == 0))
 def test_damage_is_answered(folder: Path, tmp_path: Path, start: int) -> None:
     """Every command works, or ends with one error that names the file; no edit of what is invalid is valid."""
     for seed in range(start, start + BLOCK):

@@ -66,7 +66,7 @@ def test_a_file_that_a_module_reads_is_read_for_all_runs(project: Path) -> None:
         sys.modules.pop("mine", None)
         (project / "w.txt").write_text(text)
         _, notices = replay(load(project / "d"), range(4), policy=None, env_kwargs={}, trust=True)
-        assert ["w.txt has changed since the dataset was made"] == notices
+        assert ["since the dataset was made: w.txt has changed"] == notices
 
 
 def reward(episode: Episode) -> Any:
