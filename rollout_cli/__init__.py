@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_cli._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from rollout_cli.config import CollectConfig as CollectConfig
+    from rollout_cli.options.config import CollectConfig as CollectConfig
     from rollout_cli.dataset.operations import (
         convert_dataset as convert_dataset,
         filter_dataset as filter_dataset,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from rollout_cli.workers.worker import Worker as Worker
 
 _HOMES = {
-    "config": ("CollectConfig",),
+    "options.config": ("CollectConfig",),
     "dataset.operations": (
         "convert_dataset",
         "filter_dataset",

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, TextIO
 
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
-from rollout_cli.untrusted import printable
+from rollout_cli.sources.untrusted import printable
 
 _BAR_EVERY = 0.1
 _LINE_EVERY = 3.0

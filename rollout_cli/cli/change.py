@@ -15,7 +15,7 @@ from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, VerifyFlag, fla
 from rollout_cli.cli.output import counted, show, showing_progress
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import UsageError
-from rollout_cli.remote import folder_of
+from rollout_cli.sources.remote import folder_of
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.rewrite import Edited

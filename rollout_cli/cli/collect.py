@@ -27,11 +27,11 @@ from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UserCodeError
 from rollout_cli.redact import without_secrets
-from rollout_cli.untrusted import printable, shell_word
+from rollout_cli.sources.untrusted import printable, shell_word
 
 if TYPE_CHECKING:
-    from rollout_cli.config import CollectConfig, Values
-    from rollout_cli.option import CommandName
+    from rollout_cli.options.config import CollectConfig, Values
+    from rollout_cli.options.option import CommandName
     from rollout_cli.run.collect import CollectResult
 
 
@@ -55,7 +55,7 @@ def collect(
     Episodes are whole, and those kept do not depend on how many workers there are or which of them is
     fastest.
     """
-    from rollout_cli.option_sources import resolve  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.options.sources import resolve  # noqa: PLC0415 - it loads pydantic
 
     # `exact` is this too: the two differ in the options that say how much.
     command = cast("CommandName", context.command.name)
@@ -81,7 +81,7 @@ def _recorded(command: CommandName, options: Values) -> Values:
 
 def _print_config(config: CollectConfig, *, quiet: bool, as_json: bool) -> None:
     """Print what would run, as a document or as a file for --config."""
-    from rollout_cli.config import config_to_dict  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.options.config import config_to_dict  # noqa: PLC0415 - it loads pydantic
 
     if config.env is None:
         from rollout_cli.run.request import completed  # noqa: PLC0415 - it loads numpy and gymnasium
@@ -237,7 +237,7 @@ def tune(
 
 def _request(context: typer.Context, file: Path | None) -> CollectConfig:
     """Return the run that `check` and `tune` are asked about, of a million steps where nothing ends it."""
-    from rollout_cli.option_sources import resolve  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.options.sources import resolve  # noqa: PLC0415 - it loads pydantic
 
     return resolve(
         "collect",

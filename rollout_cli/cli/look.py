@@ -18,7 +18,7 @@ from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cli.trust import EnvKwargsFlag, TrustFlag, places_of
 from rollout_cli.errors import DatasetFormatError, RolloutError, StorageError
 from rollout_cli.keywords import Record
-from rollout_cli.untrusted import one_line, printable
+from rollout_cli.sources.untrusted import one_line, printable
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.reader import Dataset
@@ -304,7 +304,7 @@ def render(
 
     Where observations are no images, this runs the environment that the dataset names.
     """
-    from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
     from rollout_cli.run.render import render as render_episode  # noqa: PLC0415 - it loads numpy and pyarrow
 
     kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)

@@ -12,10 +12,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rollout_cli.errors import UsageError
-from rollout_cli.remote import RemotePath, folder_of
+from rollout_cli.sources.remote import RemotePath, folder_of
 
 if TYPE_CHECKING:
-    from rollout_cli.option import Option
+    from rollout_cli.options.option import Option
 
 _STRENGTHS = (
     "A flag is stronger than an environment variable (ROLLOUT_ and the option's name: ROLLOUT_WORKERS=4), "
@@ -112,7 +112,7 @@ class LazyCommand(Command):
 
     def get_params(self, ctx: Any) -> list[Any]:
         if not self._declared:
-            from rollout_cli.config import options_of  # noqa: PLC0415 - it loads pydantic
+            from rollout_cli.options.config import options_of  # noqa: PLC0415 - it loads pydantic
 
             options = options_of("exact" if self.name == "exact" else "collect")
             annotations = {option.name: _annotation(option) for option in options}

@@ -17,9 +17,9 @@ import typer
 from rollout_cli import errors
 from rollout_cli.cli.streams import MessageStream, writing_results
 from rollout_cli.keywords import Record
-from rollout_cli.loading import first_line, traceback_text
 from rollout_cli.redact import without_secrets
-from rollout_cli.untrusted import one_line, printable
+from rollout_cli.sources.loading import first_line, traceback_text
+from rollout_cli.sources.untrusted import one_line, printable
 
 if TYPE_CHECKING:
     from rollout_cli.progress import Progress

@@ -16,7 +16,7 @@ from rollout_cli.cli.output import print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import StorageError, UsageError
 from rollout_cli.keywords import keyword
-from rollout_cli.remote import folder_of
+from rollout_cli.sources.remote import folder_of
 
 FORMAT_NAMES = (
     *("d3rlpy", "d4rl", "hf", "imitation", "lerobot", "minari"),

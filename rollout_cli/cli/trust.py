@@ -14,7 +14,7 @@ from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.cores import use_one_thread
 from rollout_cli.errors import UsageError, VerificationError
 from rollout_cli.keywords import Record
-from rollout_cli.untrusted import printable, shell_word
+from rollout_cli.sources.untrusted import printable, shell_word
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.reader import Dataset
@@ -125,7 +125,7 @@ def replay(
     kind.
     """
     use_one_thread()
-    from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
     from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - it loads numpy and pyarrow
 
     ids = _episode_ids(episode, episodes, all_=all_)
@@ -167,7 +167,7 @@ def replay(
 
 def _episode_ids(episode: int | None, episodes: str | None, *, all_: bool) -> range | None:
     """Return the ids that the options name; None for all of them."""
-    from rollout_cli.config import OPTIONS  # noqa: PLC0415 - as above
+    from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - as above
 
     choices = [episode is not None, episodes is not None, all_]
     if choices.count(True) != 1:

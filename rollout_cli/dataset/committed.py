@@ -23,7 +23,7 @@ from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.store import has_rename
 from rollout_cli.dataset.verify import check_segment
 from rollout_cli.errors import DatasetFormatError, StorageError
-from rollout_cli.untrusted import shell_word
+from rollout_cli.sources.untrusted import shell_word
 
 
 class CommittedPartition(NamedTuple):

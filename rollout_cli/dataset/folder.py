@@ -36,7 +36,7 @@ from rollout_cli.errors import (
     StorageError,
     UsageError,
 )
-from rollout_cli.remote import RemotePath, folder_of
+from rollout_cli.sources.remote import RemotePath, folder_of
 
 FEW_BYTES = 256 << 20  # Free space below which a run warns.
 

@@ -17,7 +17,7 @@ from rollout_cli.dataset.record import DatasetInfo, RunRecord, depth_of, wrong_f
 from rollout_cli.dataset.store import accessing, has_rename
 from rollout_cli.episodes.plain import Document
 from rollout_cli.errors import DatasetFormatError, UsageError
-from rollout_cli.remote import RemotePath
+from rollout_cli.sources.remote import RemotePath
 
 FORMAT = "rollout"
 FORMAT_VERSION = 3

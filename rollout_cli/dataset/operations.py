@@ -25,9 +25,9 @@ from rollout_cli.episodes.chunk import Chunk, unmatched_patterns
 from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import UsageError, UserCodeError
-from rollout_cli.loading import Source, did_you_mean, is_module_attribute, name_of, reporting
 from rollout_cli.progress import Progress
-from rollout_cli.remote import folder_of
+from rollout_cli.sources.loading import Source, did_you_mean, is_module_attribute, name_of, reporting
+from rollout_cli.sources.remote import folder_of
 
 Reward = Callable[[Episode], Any]
 """Returns the rewards of an episode, (T,)."""

@@ -21,8 +21,8 @@ from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.episodes.plain import Fields
 from rollout_cli.errors import DatasetFormatError, StorageError
-from rollout_cli.remote import RemotePath
-from rollout_cli.untrusted import check_size
+from rollout_cli.sources.remote import RemotePath
+from rollout_cli.sources.untrusted import check_size
 
 MEMORY_HINT = (
     "use a smaller {segment_bytes} or fewer partitions, leave out large infos with {drop_info}, "

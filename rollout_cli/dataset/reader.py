@@ -32,8 +32,8 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
 from rollout_cli.episodes.plain import Document
 from rollout_cli.episodes.spaces import Array, Arrays, map_tree
 from rollout_cli.errors import DatasetFormatError
-from rollout_cli.remote import folder_of
-from rollout_cli.untrusted import shell_word
+from rollout_cli.sources.remote import folder_of
+from rollout_cli.sources.untrusted import shell_word
 
 _INTEGERS = (int, np.integer)  # A union would be made anew for each episode.
 

@@ -11,7 +11,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NotRequired, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
 
-from rollout_cli.pins import FileRecord
+from rollout_cli.sources.pins import FileRecord
 
 Object = dict[str, Any]
 """A JSON object whose members others check, or pass through."""
@@ -74,7 +74,7 @@ class WorkerRecord(TypedDict):
 
 
 class CollectorRecord(TypedDict):
-    """The options of the run that readers use; rollout_cli/config.py declares all of them."""
+    """The options of the run that readers use; rollout_cli/options/config.py declares all of them."""
 
     command: NotRequired[Any]
     keep: NotRequired[str | None]

@@ -20,7 +20,7 @@ from rollout_cli.dataset.record import add_facts
 from rollout_cli.dataset.store import FileStore, file_store
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.plain import Fields, plain_json
-from rollout_cli.remote import folder_of
+from rollout_cli.sources.remote import folder_of
 
 
 @dataclass(frozen=True, slots=True)

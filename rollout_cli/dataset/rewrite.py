@@ -30,7 +30,7 @@ from rollout_cli.episodes.infos import InfoColumns, InfoPath
 from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.errors import UsageError
 from rollout_cli.progress import Progress
-from rollout_cli.remote import folder_of
+from rollout_cli.sources.remote import folder_of
 
 Rewritten = tuple[Chunk, int, Array | None]
 """Whole episodes, the partition they go to, and their sources, int64 (N,); None for the first source."""

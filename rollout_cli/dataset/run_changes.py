@@ -14,7 +14,7 @@ from typing import Any
 
 from rollout_cli.dataset.record import RunFacts
 from rollout_cli.keywords import Record
-from rollout_cli.pins import FileRecord
+from rollout_cli.sources.pins import FileRecord
 
 _LONGEST = 500
 """Characters of a value that a message shows: a table of tasks may be long."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from rollout_cli.episodes.plain import Document, plain_json
 from rollout_cli.errors import StorageError
-from rollout_cli.remote import RemotePath
+from rollout_cli.sources.remote import RemotePath
 
 
 class FileStore:

@@ -45,8 +45,8 @@ from rollout_cli.episodes.chunk import episode_returns
 from rollout_cli.episodes.plain import Document
 from rollout_cli.episodes.spaces import Arrays
 from rollout_cli.errors import DatasetFormatError
-from rollout_cli.remote import RemotePath, folder_of
 from rollout_cli.seeding.seeds import env_seeds
+from rollout_cli.sources.remote import RemotePath, folder_of
 
 Beginning = tuple[int | None, int | None]
 """The first id and number of a segment; None if unknown, after a file that could not be read."""

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from rollout_cli.errors import EnvLoadError, RolloutError, misspelt
 from rollout_cli.keywords import Keywords
-from rollout_cli.loading import failure, is_interrupt, needing, reporting
+from rollout_cli.sources.loading import failure, is_interrupt, needing, reporting
 
 Env = gymnasium.Env[Any, Any]
 

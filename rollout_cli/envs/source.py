@@ -31,7 +31,7 @@ from rollout_cli.envs.building import (
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, misspelt
 from rollout_cli.keywords import Keywords, Record
-from rollout_cli.loading import (
+from rollout_cli.sources.loading import (
     Source,
     did_you_mean,
     first_line,

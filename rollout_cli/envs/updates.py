@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from rollout_cli.envs.building import Env, call_builder
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.errors import EnvError, EnvLoadError, EnvTypeError
-from rollout_cli.loading import Source, name_of, reporting
+from rollout_cli.sources.loading import Source, name_of, reporting
 
 
 class EnvUpdate:

@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.plain import Document, Fields, plain_value
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
-from rollout_cli.untrusted import check_size
+from rollout_cli.sources.untrusted import check_size
 
 Array = npt.NDArray[Any]
 Tree = Any

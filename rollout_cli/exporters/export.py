@@ -30,8 +30,8 @@ from rollout_cli.exporters import (
 )
 from rollout_cli.exporters.format import Export, Format
 from rollout_cli.exporters.source import EpisodeSource, FlatSource
-from rollout_cli.loading import first_line
-from rollout_cli.remote import folder_of
+from rollout_cli.sources.loading import first_line
+from rollout_cli.sources.remote import folder_of
 
 ENTRY_POINTS = "rollout.exporters"
 """The group of entry points by which another package adds a `Format`, under its name."""

@@ -13,7 +13,7 @@ from typing import Any
 from rollout_cli.episodes.spaces import Tree
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
 from rollout_cli.exporters.format import Export
-from rollout_cli.loading import needing
+from rollout_cli.sources.loading import needing
 
 
 class _Disk(FileIO):

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from rollout_cli.episodes.spaces import Array, Leaf
 from rollout_cli.exporters.format import Export
-from rollout_cli.loading import needing
+from rollout_cli.sources.loading import needing
 
 _MOST_BYTES = 100 << 20
 

@@ -16,7 +16,7 @@ from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.format import ALL, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles
 from rollout_cli.exporters.source import EpisodeLike, EpisodeSource, with_last
-from rollout_cli.loading import needing
+from rollout_cli.sources.loading import needing
 
 _ROW_GROUP_BYTES = 32 << 20
 _MOST_BYTES = (1 << 31) - 1

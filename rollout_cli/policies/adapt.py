@@ -15,7 +15,6 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.keywords import Keywords
-from rollout_cli.loading import name_of, reporting
 from rollout_cli.policies.networks import TorchPolicy, is_torch_module
 from rollout_cli.policies.policy import (
     ACCEPTED,
@@ -27,6 +26,7 @@ from rollout_cli.policies.policy import (
     named,
     own_method,
 )
+from rollout_cli.sources.loading import name_of, reporting
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:

@@ -14,7 +14,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.keywords import Record
-from rollout_cli.loading import first_line, name_of, traceback_text
+from rollout_cli.sources.loading import first_line, name_of, traceback_text
 
 Infos = dict[str, Any]
 """What a policy says of an action, by name; of n rows, arrays (n, ...)."""

@@ -19,15 +19,6 @@ import cloudpickle
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, UsageError, UserCodeError
 from rollout_cli.keywords import Keywords, Record, parted
-from rollout_cli.loading import (
-    PICKLE_SUFFIXES,
-    Source,
-    did_you_mean,
-    is_file,
-    is_module_attribute,
-    reporting,
-)
-from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import AdaptedPolicy, PolicySource
@@ -43,6 +34,15 @@ from rollout_cli.policies.schemes.sb3 import SB3
 from rollout_cli.policies.schemes.state_dict import SAFETENSORS
 from rollout_cli.policies.schemes.torch import TORCH, TORCHSCRIPT
 from rollout_cli.policies.schemes.zoo import ZOO
+from rollout_cli.sources.loading import (
+    PICKLE_SUFFIXES,
+    Source,
+    did_you_mean,
+    is_file,
+    is_module_attribute,
+    reporting,
+)
+from rollout_cli.sources.pins import FileWatch, PinRules
 
 _FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".safetensors", ".d3")
 """A SPEC that ends so names a file, also one that is not there."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from rollout_cli.dataset.folder import staged
 from rollout_cli.errors import UsageError
-from rollout_cli.loading import needing
 from rollout_cli.report.charts import Bars, Chart, Profiles, Ranges, are_halves
+from rollout_cli.sources.loading import needing
 
 SUFFIXES = (".png", ".svg")
 _COLOR = "#3b6fb6"

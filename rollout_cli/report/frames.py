@@ -17,7 +17,7 @@ from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import SpaceColumn
 from rollout_cli.errors import UsageError
-from rollout_cli.loading import needing
+from rollout_cli.sources.loading import needing
 
 SUFFIXES = (".gif", ".mp4", "")
 """What the names of films end with; none for a folder of PNG files."""

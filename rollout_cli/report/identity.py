@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rollout_cli.config import DECISIVE
 from rollout_cli.dataset.card import n_skipped, skipped_text
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import acceptance_text, described, table_files
@@ -14,6 +13,7 @@ from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.record import DatasetInfo, RunRecord
 from rollout_cli.dataset.run_changes import compare_runs
 from rollout_cli.keywords import Record
+from rollout_cli.options.config import DECISIVE
 
 _NOT_RECORDED = "not recorded"
 _VARIED = ("observation", "action", "next_observation")

@@ -33,7 +33,7 @@ from rollout_cli.report.charts import (
 from rollout_cli.report.frames import as_frame, image_column, png
 from rollout_cli.report.identity import end_of, ends, facts_of, figures, identity, sized
 from rollout_cli.report.svg import tag
-from rollout_cli.untrusted import printable, shell_word
+from rollout_cli.sources.untrusted import printable, shell_word
 
 _MOST_ROWS = 300
 _FRAMES = 8

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
 from rollout_cli.keywords import Record
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.progress import Progress

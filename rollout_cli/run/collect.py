@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rollout_cli import pins
-from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.card import skipped_text
 from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, check_free_space
@@ -22,8 +20,8 @@ from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.chunk import unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
 from rollout_cli.keywords import Record
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.progress import Progress
-from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
@@ -32,6 +30,8 @@ from rollout_cli.run.tally import StoppedBy, Tally
 from rollout_cli.samplers.nesting import refuse_in_worker
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.sources import pins
+from rollout_cli.sources.remote import RemotePath
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary

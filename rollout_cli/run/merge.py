@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from rollout_cli.config import DECISIVE, CollectConfig, plain_value
 from rollout_cli.dataset.layout import collected_source
 from rollout_cli.dataset.metadata import DatasetSettings
 from rollout_cli.dataset.operations import Writing, join_datasets, write_derivations
@@ -34,11 +33,12 @@ from rollout_cli.dataset.run_changes import (
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.keywords import Record
-from rollout_cli.option_types import EpisodeRange
-from rollout_cli.pins import FileRecord
+from rollout_cli.options.config import DECISIVE, CollectConfig, plain_value
+from rollout_cli.options.types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import recorded_values
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
+from rollout_cli.sources.pins import FileRecord
 
 _OF_ALL = {*DECISIVE} - {"shard"}
 """Options that the parts of a run share."""

@@ -14,17 +14,17 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, cast
 
-from rollout_cli import pins
 from rollout_cli._version import __version__
-from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.dataset.record import DatasetInfo, RunFacts, RunRecord
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, UserCodeError
 from rollout_cli.keywords import Record
-from rollout_cli.loading import Source
+from rollout_cli.options.config import OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.policies.policy import PolicySource, recorded_spec
 from rollout_cli.redact import CUT, HIDDEN_NAME, without_secrets
+from rollout_cli.sources import pins
+from rollout_cli.sources.loading import Source
 from rollout_cli.workers.values import WorkerReport
 
 SEEDING = 3

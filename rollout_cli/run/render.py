@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset, Episode
 from rollout_cli.dataset.schema import SpaceSchema
@@ -22,13 +21,14 @@ from rollout_cli.episodes.chunk import concatenate
 from rollout_cli.episodes.spaces import Array, SpaceRows
 from rollout_cli.errors import EnvError, EnvLoadError
 from rollout_cli.keywords import Keywords
-from rollout_cli.loading import reporting
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.report.frames import as_frame, check_film, filming, image_column
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.request import env_of
 from rollout_cli.run.trust import check_trusted
 from rollout_cli.seeding.seeds import SETUP, BorrowedGenerators, seed_globals
+from rollout_cli.sources.loading import reporting
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.values import EpisodeRules
 

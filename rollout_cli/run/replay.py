@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from rollout_cli.config import WHEN_RERUN, CollectConfig, Values
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.record import RunFacts
 from rollout_cli.dataset.run_changes import Effect, compare_runs, joined_files
@@ -15,7 +14,7 @@ from rollout_cli.episodes.chunk import unmatched_patterns, without_infos
 from rollout_cli.episodes.infos import INFO_GROUPS
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.keywords import Keywords
-from rollout_cli.pins import FileRecord
+from rollout_cli.options.config import WHEN_RERUN, CollectConfig, Values
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
@@ -23,6 +22,7 @@ from rollout_cli.run.reproduce import run_again
 from rollout_cli.run.request import env_of, exploring, sampler_of
 from rollout_cli.run.trust import check_trusted
 from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.sources.pins import FileRecord
 
 _ALL_BUT_REWARDS = (
     *("episode_number", "seed", "observation", "last_observation", "action"),

@@ -11,20 +11,18 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rollout_cli.config import DEFAULT_ENV, CollectConfig
 from rollout_cli.dataset.record import RunFacts
 from rollout_cli.envs.source import EnvSource, env_source, wrapper_source
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import ConfigError, PolicyLoadError
 from rollout_cli.keywords import Keywords, parted
-from rollout_cli.pins import PinRules
+from rollout_cli.options.config import DEFAULT_ENV, CollectConfig
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.policies.schemes.files import FilePolicySource
 from rollout_cli.policies.source import SCHEMES, loads_torch, policy_source
 from rollout_cli.progress import Progress
-from rollout_cli.remote import RemotePath, folder_of
 from rollout_cli.run.provenance import check_nothing_cut, sources_record
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.run.trust import check_trusted
@@ -36,6 +34,8 @@ from rollout_cli.samplers.processes.pool import MultiprocessingSampler
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.seeding.seeds import derive_seed, env_seed
+from rollout_cli.sources.pins import PinRules
+from rollout_cli.sources.remote import RemotePath, folder_of
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules

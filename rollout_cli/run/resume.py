@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from rollout_cli.config import DECISIVE, ENDS, CollectConfig, Values
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced, remove_dataset, standing_root
 from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.record import ChangeRecord, DatasetInfo, RunFacts
@@ -27,11 +26,12 @@ from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.keywords import Record
-from rollout_cli.option import CommandName
-from rollout_cli.pins import FileRecord
+from rollout_cli.options.config import DECISIVE, ENDS, CollectConfig, Values
+from rollout_cli.options.option import CommandName
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import recorded_values
 from rollout_cli.samplers.plan import Plan, remaining
+from rollout_cli.sources.pins import FileRecord
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.committed import Committed, CommittedPartition

@@ -12,12 +12,12 @@ import re
 
 import gymnasium
 
-from rollout_cli.config import CollectConfig
 from rollout_cli.envs.building import home_of
 from rollout_cli.errors import UserCodeError
 from rollout_cli.keywords import Record
-from rollout_cli.loading import is_in_working_folder
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.policies.policy import PolicySource
+from rollout_cli.sources.loading import is_in_working_folder
 
 _WRAPPERS = re.compile(
     r"(gymnasium\.wrappers:)?(?!RecordVideo)\w+|minigrid\.wrappers:\w+Wrapper|"

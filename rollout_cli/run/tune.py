@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from rollout_cli.config import CollectConfig, Values
 from rollout_cli.errors import RolloutError, WorkerError
+from rollout_cli.options.config import CollectConfig, Values
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.trial import Trial
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps

@@ -23,7 +23,7 @@ from rollout_cli.errors import (
     UserCodeError,
     WorkerError,
 )
-from rollout_cli.loading import first_line, traceback_text
+from rollout_cli.sources.loading import first_line, traceback_text
 from rollout_cli.workers.values import WorkerReport
 
 _OURS = Path(__file__).parents[1]

@@ -12,9 +12,9 @@ import numpy as np
 from rollout_cli.envs.source import as_env_source
 from rollout_cli.envs.updates import EnvUpdate
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
-from rollout_cli.loading import reporting
 from rollout_cli.policies.source import policy_source
 from rollout_cli.samplers.messages import Update
+from rollout_cli.sources.loading import reporting
 from rollout_cli.workers.factory import WorkerFactory
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from rollout_cli.episodes.chunk import Chunk, for_transport, without_infos
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
-from rollout_cli.loading import first_line, is_interrupt, reporting, traceback_text
-from rollout_cli.pins import FileWatch, PinRules, hashed
 from rollout_cli.samplers.keep import Judge
 from rollout_cli.samplers.messages import (
     FLUSH_ROWS,
@@ -30,6 +28,8 @@ from rollout_cli.samplers.messages import (
     ToWorker,
 )
 from rollout_cli.samplers.pool import Died, Event
+from rollout_cli.sources.loading import first_line, is_interrupt, reporting, traceback_text
+from rollout_cli.sources.pins import FileWatch, PinRules, hashed
 from rollout_cli.workers.checks import sound_episodes
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.values import NullCrashBox, WorkerReport

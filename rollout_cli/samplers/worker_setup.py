@@ -12,7 +12,7 @@ from typing import Self
 
 from rollout_cli.cores import WORKER_VARIABLES
 from rollout_cli.errors import UserCodeError
-from rollout_cli.loading import reporting
+from rollout_cli.sources.loading import reporting
 from rollout_cli.workers.factory import WorkerFactory
 
 

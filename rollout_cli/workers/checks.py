@@ -17,7 +17,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.spaces import Array, Leaf, has_utf8
 from rollout_cli.errors import EnvError, PolicyError, RolloutError, UserCodeError
-from rollout_cli.loading import first_line, is_interrupt
+from rollout_cli.sources.loading import first_line, is_interrupt
 
 RESET = "env.reset"
 STEP = "env.step"

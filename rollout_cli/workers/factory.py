@@ -11,9 +11,9 @@ from typing import Any, TypeGuard
 
 from rollout_cli.cores import usable_cores
 from rollout_cli.errors import ArgumentError, UsageError, UserCodeError
-from rollout_cli.loading import Source, is_module_attribute, reporting
-from rollout_cli.pins import PinRules
 from rollout_cli.seeding.seeds import draw_root_seed
+from rollout_cli.sources.loading import Source, is_module_attribute, reporting
+from rollout_cli.sources.pins import PinRules
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
 from rollout_cli.workers.worker import OVERRIDABLE, VERBS, Worker

@@ -12,10 +12,10 @@ from gymnasium.vector import VectorEnv
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError
-from rollout_cli.loading import name_of, reporting
 from rollout_cli.policies.adapt import adapt_policy
 from rollout_cli.policies.policy import AdaptedPolicy, is_policy_source
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
+from rollout_cli.sources.loading import name_of, reporting
 
 
 class PolicyHolder:

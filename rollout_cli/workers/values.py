@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.pins import PinnedFile, agreed
+from rollout_cli.sources.pins import PinnedFile, agreed
 
 OnInvalidAction = Literal["error", "clip", "warn"]
 

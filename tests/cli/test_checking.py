@@ -9,7 +9,7 @@ import pytest
 
 import rollout_cli.run.check as module
 import rollout_cli.run.tune as tuning
-from rollout_cli.config import CollectConfig
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.run.check import CheckReport
 from tests.cli.calling import Caller
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from rollout_cli.config import CollectConfig
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, TerminatedRunError, WorkerError
-from rollout_cli.option_types import EpisodeRange
+from rollout_cli.options.config import CollectConfig
+from rollout_cli.options.types import EpisodeRange
 from rollout_cli.progress import Progress
 from tests.cli.calling import Caller
 

@@ -192,7 +192,7 @@ def test_replay_says_what_was_given(rollout: Caller, dataset: Path) -> None:
     refused = rollout(
         "replay", "--trust", dataset, "--episode", "0", "--policy", "constant:[0.0, 0.0]", code=6
     ).stderr
-    assert "the policy is constant:[0.0, 0.0], and that of the dataset is random" in refused
+    assert 'policy was "random", is "constant:[0.0, 0.0]"' in refused
     ran = rollout("replay", "--trust", dataset, "--episodes", "0:5000")
     assert "of the 5,000 episodes that were named" in ran.stderr
 

@@ -16,9 +16,9 @@ import pytest
 
 import rollout_cli
 from rollout_cli import errors
-from rollout_cli.config import OPTIONS
 from rollout_cli.errors import RolloutError
-from rollout_cli.option import Option
+from rollout_cli.options.config import OPTIONS
+from rollout_cli.options.option import Option
 from tests.cli.calling import Caller
 from tests.helpers.processes import ROOT, variables
 from tests.helpers.projects import project

@@ -42,9 +42,9 @@ def test_no_import_goes_by_a_string(path: Path) -> None:
 
 
 LOADED = {
-    "rollout_cli.load": ("samplers", "workers", "policies", "envs", "run", "cli", "config"),
-    "rollout_cli.samplers.sampler": ("dataset", "run", "cli", "config"),
-    "rollout_cli.samplers.processes.worker_main": ("dataset", "run", "cli", "config", "progress"),
+    "rollout_cli.load": ("samplers", "workers", "policies", "envs", "run", "cli", "options"),
+    "rollout_cli.samplers.sampler": ("dataset", "run", "cli", "options"),
+    "rollout_cli.samplers.processes.worker_main": ("dataset", "run", "cli", "options", "progress"),
 }
 """By what a program loads, parts of the package that it does without."""
 
@@ -86,7 +86,7 @@ def test_a_dataset_is_loaded_without_the_rest_of_the_package() -> None:
         "rollout_cli.load\n"
         "own = {name.split('.')[1] for name in sys.modules if name.startswith('rollout_cli.')}\n"
         "assert own == {"
-        "'_version', 'dataset', 'episodes', 'errors', 'pins', 'redact', 'remote', 'seeding', 'untrusted'}, own\n"
+        "'_version', 'dataset', 'episodes', 'errors', 'redact', 'seeding', 'sources'}, own\n"
         "assert not {'pydantic', 'typer', 'rich'} & sys.modules.keys()\n"
     )
     ran = subprocess.run(

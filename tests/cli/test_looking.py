@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rollout_cli import CollectConfig, collect
-from rollout_cli.option_types import EpisodeRange
+from rollout_cli.options.types import EpisodeRange
 from rollout_cli.report import charts
 from rollout_cli.report.identity import sized
 from tests.cli.calling import Caller

@@ -14,8 +14,8 @@ import pytest
 import rollout_cli
 from rollout_cli import errors
 from rollout_cli.cli.app import app
-from rollout_cli.config import OPTIONS
 from rollout_cli.errors import MARKUP, EnvError, RolloutError, UserCodeError, VerificationError, as_flags
+from rollout_cli.options.config import OPTIONS
 
 PACKAGE = Path(rollout_cli.__file__).parent
 

@@ -15,7 +15,7 @@ import cloudpickle
 import pytest
 
 from rollout_cli.errors import EnvError, PolicyLoadError, StorageError
-from rollout_cli.loading import (
+from rollout_cli.sources.loading import (
     Source,
     failure,
     first_line,
@@ -24,7 +24,7 @@ from rollout_cli.loading import (
     reporting,
     traceback_text,
 )
-from rollout_cli.untrusted import one_line, printable
+from rollout_cli.sources.untrusted import one_line, printable
 from tests.helpers.errors import raises
 from tests.helpers.projects import project, run_python, write_module
 
@@ -95,7 +95,7 @@ def test_names_of_libraries_do_not_shadow_them(project: Path) -> None:
     text = """
         import gymnasium
         from rollout_cli.errors import PolicyLoadError
-        from rollout_cli.loading import Source
+        from rollout_cli.sources.loading import Source
         source = Source.find("mine:value", PolicyLoadError)
         print(source.load(PolicyLoadError))
         import logging.handlers, multiprocessing.managers

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rollout_cli.errors import ChangedFilesError
-from rollout_cli.pins import (
+from rollout_cli.sources.pins import (
     FileRecord,
     FileWatch,
     PinnedFile,

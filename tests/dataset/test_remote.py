@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from rollout_cli import remote
 from rollout_cli.cli.app import run
 from rollout_cli.dataset.committed import read_committed
 from rollout_cli.dataset.layout import read_info
@@ -22,7 +21,8 @@ from rollout_cli.dataset.repair import repair_dataset
 from rollout_cli.dataset.store import RemoteStore
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import StorageError, UsageError
-from rollout_cli.remote import RemotePath, folder_of
+from rollout_cli.sources import remote
+from rollout_cli.sources.remote import RemotePath, folder_of
 from tests.helpers.chunks import episode
 from tests.helpers.errors import raises
 from tests.helpers.servers import SilentStore

@@ -19,7 +19,7 @@ from rollout_cli.dataset.run_changes import (
     joined_messages,
     of_effect,
 )
-from rollout_cli.pins import FileRecord
+from rollout_cli.sources.pins import FileRecord
 
 
 def entry(path: str, sha256: str, read: str = "load", place: str = "") -> FileRecord:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollout_cli.option_types import Shard
+from rollout_cli.options.types import Shard
 from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.breaks import BREAKS
 from tests.helpers.datasets import (

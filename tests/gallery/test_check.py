@@ -11,8 +11,8 @@ import stable_baselines3
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import rollout_cli.run.check as module
-from rollout_cli.config import CollectConfig
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.run.check import check
 from tests.helpers.errors import raises
 

@@ -16,7 +16,7 @@ from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.store import ObjectStore
 from rollout_cli.errors import DatasetFormatError, StorageError
-from rollout_cli.remote import folder_of
+from rollout_cli.sources.remote import folder_of
 from tests.helpers.chunks import episode
 from tests.helpers.datasets import assert_same_data, has_commit, stats_of
 from tests.helpers.errors import raises

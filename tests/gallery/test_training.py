@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from rollout_cli import CollectConfig, collect, load
 from rollout_cli.dataset.reader import Dataset
-from rollout_cli.option_types import EpisodeRange
+from rollout_cli.options.types import EpisodeRange
 
 
 def expert(observation: Any) -> int:

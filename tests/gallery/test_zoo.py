@@ -18,10 +18,10 @@ from sb3_contrib.common.wrappers import TimeFeatureWrapper
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 from rollout_cli import load
-from rollout_cli.config import CollectConfig
 from rollout_cli.envs.frames import StackedFrames
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, RolloutError
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.policies.source import policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.trial import Trial

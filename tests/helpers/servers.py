@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from rollout_cli.remote import folder_of
+from rollout_cli.sources.remote import folder_of
 from tests.helpers.processes import Running, running
 
 Places = Callable[[str], str]

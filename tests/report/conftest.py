@@ -8,7 +8,7 @@ import pytest
 
 from rollout_cli import CollectConfig, collect
 from rollout_cli.dataset.reader import Dataset, load
-from rollout_cli.option_types import EpisodeRange
+from rollout_cli.options.types import EpisodeRange
 
 
 def made(folder: Path, episodes: int = 12, **kwargs: object) -> Dataset:

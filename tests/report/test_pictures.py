@@ -21,7 +21,7 @@ from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import DatasetExistsError, EnvError, EnvLoadError, UsageError
-from rollout_cli.option_types import EpisodeRange
+from rollout_cli.options.types import EpisodeRange
 from rollout_cli.report import svg
 from rollout_cli.report.card import write_card
 from rollout_cli.report.charts import PLOTS, Bars, Ranges, chart_of, histogram

@@ -13,10 +13,10 @@ import pytest
 from gymnasium import spaces
 
 import rollout_cli.run.check as module
-from rollout_cli.config import CollectConfig
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import concatenate
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.run.check import CheckReport, check
 from rollout_cli.run.checks.episodes import ON_EPISODES
 from rollout_cli.run.checks.objects import ON_OBJECTS

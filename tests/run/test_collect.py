@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import rollout_cli
-from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import (
@@ -26,7 +25,8 @@ from rollout_cli.errors import (
     UsageError,
     UserCodeError,
 )
-from rollout_cli.option_types import EpisodeRange
+from rollout_cli.options.config import CollectConfig
+from rollout_cli.options.types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run import provenance
 from rollout_cli.run.collect import CollectResult, collect

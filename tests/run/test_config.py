@@ -17,7 +17,9 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.config import (
+from rollout_cli.dataset.segments import MOST_SEGMENT_BYTES
+from rollout_cli.errors import ConfigError
+from rollout_cli.options.config import (
     DECISIVE,
     ENDS,
     OPTIONS,
@@ -26,11 +28,9 @@ from rollout_cli.config import (
     default_output,
     options_of,
 )
-from rollout_cli.dataset.segments import MOST_SEGMENT_BYTES
-from rollout_cli.errors import ConfigError
-from rollout_cli.option import CommandName
-from rollout_cli.option_sources import resolve
-from rollout_cli.option_types import EpisodeRange, Shard
+from rollout_cli.options.option import CommandName
+from rollout_cli.options.sources import resolve
+from rollout_cli.options.types import EpisodeRange, Shard
 from tests.helpers.errors import raises
 
 

@@ -12,7 +12,7 @@ from rollout_cli import CollectConfig, collect, convert_dataset, join_datasets, 
 from rollout_cli.cli.app import run
 from rollout_cli.dataset.reader import Episode
 from rollout_cli.errors import UsageError
-from rollout_cli.option_types import EpisodeRange
+from rollout_cli.options.types import EpisodeRange
 from rollout_cli.run.replay import replay
 from tests.helpers.datasets import info_of
 from tests.helpers.errors import raises

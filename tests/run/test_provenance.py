@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.config import CollectConfig
 from rollout_cli.envs.source import env_source
 from rollout_cli.episodes.plain import NUMBERS, from_plain
 from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
-from rollout_cli.option_types import EpisodeRange
+from rollout_cli.options.config import CollectConfig
+from rollout_cli.options.types import EpisodeRange
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.provenance import recorded_values, run_record, sources_record, storable, surroundings
-from rollout_cli.untrusted import printable
+from rollout_cli.sources.untrusted import printable
 from rollout_cli.workers.values import WorkerReport
 from tests.helpers.errors import raises
 from tests.helpers.projects import project, write_module

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rollout_cli.config import CollectConfig
 from rollout_cli.errors import InterruptedRunError, RolloutError, TerminatedRunError
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.run.collect import collect
 from rollout_cli.run.signals import stop_on_signals
 from tests.helpers.envs import FaultyEnv

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rollout_cli.run.tune as module
-from rollout_cli.config import CollectConfig
 from rollout_cli.errors import WorkerError
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.trial import Trial
 from rollout_cli.run.tune import Row, TuneResult, tune

@@ -15,10 +15,10 @@ from gymnasium.vector import SyncVectorEnv
 from rollout_cli.envs.source import as_env_source
 from rollout_cli.envs.updates import NewEnvUpdate
 from rollout_cli.errors import UserCodeError
-from rollout_cli.loading import is_interrupt
 from rollout_cli.policies.source import policy_source
 from rollout_cli.samplers.messages import Batch, Exit, Failed, Start, Update
 from rollout_cli.samplers.worker_loop import WorkerLoop, take_turn
+from rollout_cli.sources.loading import is_interrupt
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from tests.workers import raising

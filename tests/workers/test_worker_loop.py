@@ -13,16 +13,16 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from rollout_cli import pins
 from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.updates import NewEnvUpdate
 from rollout_cli.errors import ChangedFilesError, EnvError, WorkerError
-from rollout_cli.pins import PinRules
 from rollout_cli.samplers.messages import Batch, Failed, Reported, Start, Started, ToSampler, Update
 from rollout_cli.samplers.ray import actor
 from rollout_cli.samplers.ray.actor import Recipe, Stored
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.samplers.worker_setup import WorkerSetup
+from rollout_cli.sources import pins
+from rollout_cli.sources.pins import PinRules
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from tests.helpers.errors import raises

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, misspelt
 from rollout_cli.keywords import Keywords, Record
-from rollout_cli.loading import Source, imports_from, needing, reporting
 from rollout_cli.policies.adapt import adapt_policy
 from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.sources.loading import Source, imports_from, needing, reporting
 
 
 @dataclass(frozen=True, slots=True)

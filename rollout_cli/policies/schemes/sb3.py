@@ -22,13 +22,13 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Space, differences, map_tree
 from rollout_cli.errors import PolicyLoadError, RolloutError
 from rollout_cli.keywords import Keywords, Record
-from rollout_cli.loading import first_line, needing
 from rollout_cli.policies.adapt import PredictPolicy
 from rollout_cli.policies.explore import EpsilonPolicy
 from rollout_cli.policies.noise import PolicyStreams, row_noise
 from rollout_cli.policies.policy import ActionAndInfo, AdaptedPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.unpickle import restricted_loads
+from rollout_cli.sources.loading import first_line, needing
 
 NEEDS = {"stable_baselines3": "stable-baselines3", "torch": "torch"}
 _STATISTICS = "vecnormalize"

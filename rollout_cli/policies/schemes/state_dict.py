@@ -11,10 +11,10 @@ from typing import Any
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.keywords import Keywords
-from rollout_cli.loading import Source
 from rollout_cli.policies.adapt import instantiate
 from rollout_cli.policies.policy import named, own_method
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
+from rollout_cli.sources.loading import Source
 
 Tensors = Mapping[str, Any]
 """Tensors, or their shapes, by name."""

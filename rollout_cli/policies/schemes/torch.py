@@ -18,10 +18,10 @@ from typing import Any
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.keywords import Keywords
-from rollout_cli.loading import first_line
 from rollout_cli.policies.networks import TorchPolicy, is_torch_module
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.state_dict import filled_module
+from rollout_cli.sources.loading import first_line
 
 
 def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.keywords import Keywords, Record
-from rollout_cli.loading import needing, reporting
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles, TrainingEnv
 from rollout_cli.policies.schemes.sb3 import NEEDS, load_model, versions_of
+from rollout_cli.sources.loading import needing, reporting
 
 _MODEL = "model.zip"
 _STATISTICS = "vecnormalize.pkl"

@@ -19,10 +19,10 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from rollout_cli.envs.describe import stack_warnings
 from rollout_cli.episodes.spaces import Space, differences, space_leaves
 from rollout_cli.errors import UserCodeError
-from rollout_cli.loading import first_line, reporting, traceback_text
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.recorded import RecordedPolicy
 from rollout_cli.seeding.seeds import SETUP, seed_globals
+from rollout_cli.sources.loading import first_line, reporting, traceback_text
 from rollout_cli.workers.checks import element
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.policy_holder import masks_of

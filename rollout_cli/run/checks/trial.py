@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from threading import Timer
 from typing import Any, Self
 
-from rollout_cli.config import CollectConfig
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.keywords import Record
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.policies.policy import PolicySource
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.objects import InspectingWorker

@@ -19,7 +19,6 @@ from typing import Any, get_args
 import cloudpickle
 
 from rollout_cli.errors import ArgumentError, WorkerError
-from rollout_cli.loading import first_line
 from rollout_cli.memory import ReusedMemory
 from rollout_cli.samplers.messages import Exit, Started, ToSampler, ToWorker
 from rollout_cli.samplers.pool import WAIT_SECONDS, Died, Event, Pool
@@ -37,7 +36,8 @@ from rollout_cli.samplers.processes.fork_server import (
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision, Watch
 from rollout_cli.samplers.worker_setup import WorkerSetup
-from rollout_cli.untrusted import one_line
+from rollout_cli.sources.loading import first_line
+from rollout_cli.sources.untrusted import one_line
 from rollout_cli.workers.factory import WorkerFactory
 
 EXIT_SECONDS = 2.0

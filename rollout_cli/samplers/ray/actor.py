@@ -15,13 +15,13 @@ import numpy as np
 from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, in_order
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import InternalError, WorkerError
-from rollout_cli.pins import PinnedFile, agreed
 from rollout_cli.samplers.messages import Batch, Failed, Reported, Start, Started, ToWorker, Update
 from rollout_cli.samplers.pool import Event
 from rollout_cli.samplers.ray import load_ray
 from rollout_cli.samplers.worker_loop import WorkerLoop, take_turn
 from rollout_cli.samplers.worker_setup import WorkerSetup
 from rollout_cli.seeding.seeds import BorrowedGenerators
+from rollout_cli.sources.pins import PinnedFile, agreed
 
 TURN_SECONDS = 0.1
 

@@ -25,8 +25,6 @@ import cloudpickle
 from rollout_cli.cores import usable_cores
 from rollout_cli.episodes.chunk import ChunkRef
 from rollout_cli.errors import UsageError, WorkerError
-from rollout_cli.loading import first_line
-from rollout_cli.pins import PinnedFile, agreed
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import (
     Batch,
@@ -47,6 +45,8 @@ from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Notes, Supervision, Watch
 from rollout_cli.samplers.updates import UpdateLog
 from rollout_cli.samplers.worker_setup import WorkerSetup
+from rollout_cli.sources.loading import first_line
+from rollout_cli.sources.pins import PinnedFile, agreed
 from rollout_cli.workers.factory import WorkerFactory
 
 MOST_TURNS = 1000

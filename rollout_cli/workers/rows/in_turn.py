@@ -9,8 +9,8 @@ import math
 from typing import Any
 
 from rollout_cli.errors import UserCodeError
-from rollout_cli.loading import reporting
 from rollout_cli.seeding.seeds import derive_seed
+from rollout_cli.sources.loading import reporting
 from rollout_cli.workers.checks import frozen_copy
 from rollout_cli.workers.policy_holder import masks_of
 from rollout_cli.workers.rows.engine import PythonRows, Row, clock

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from rollout_cli import option_types as types
 from rollout_cli.errors import ConfigError
 from rollout_cli.keywords import keyword
-from rollout_cli.option_rules import Rule
+from rollout_cli.options import types
+from rollout_cli.options.rules import Rule
 from rollout_cli.redact import without_secrets
 
 CommandName = Literal["collect", "exact"]

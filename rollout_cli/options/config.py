@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from rollout_cli import option_types as types
 from rollout_cli.cores import usable_cores
 from rollout_cli.errors import ConfigError
-from rollout_cli.option import UNCHANGED, CommandName, Option
-from rollout_cli.option_rules import Rule
-from rollout_cli.option_types import EpisodeRange, Shard
+from rollout_cli.options import types
+from rollout_cli.options.option import UNCHANGED, CommandName, Option
+from rollout_cli.options.rules import Rule
+from rollout_cli.options.types import EpisodeRange, Shard
 
 Values = dict[str, Any]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollout_cli.config import AMOUNTS, ENDS, OPTIONS, CollectConfig, Values, options_of
 from rollout_cli.errors import ConfigError, misspelt
-from rollout_cli.loading import Source
-from rollout_cli.option import CommandName, Option
+from rollout_cli.options.config import AMOUNTS, ENDS, OPTIONS, CollectConfig, Values, options_of
+from rollout_cli.options.option import CommandName, Option
+from rollout_cli.sources.loading import Source
 
 
 def resolve(

@@ -29,7 +29,7 @@ from typing import Any
 import cloudpickle
 
 from rollout_cli.errors import RolloutError, UsageError, UserCodeError
-from rollout_cli.untrusted import printable
+from rollout_cli.sources.untrusted import printable
 
 ErrorKind = type[UserCodeError]
 PICKLE_SUFFIXES = (".pkl", ".pickle")

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from rollout_cli.keywords import is_plain
-from rollout_cli.remote import folder_of
+from rollout_cli.sources.remote import folder_of
 
 _LARGEST = 2**63 - 1
 

@@ -28,7 +28,7 @@ _NOT_PINNED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dis
 """Folders of packages, and of files that follow from sources: numba replaces those that it has compiled."""
 _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
 """The dot-folders of HOME that hold models; all others hold settings, caches and programs."""
-_OURS = str(Path(__file__).parent)
+_OURS = str(Path(__file__).parent.parent)
 State = tuple[int, int]
 """A file's size, and its time of modification in nanoseconds."""
 

@@ -1,0 +1,1 @@
+"""Sources: code and files that users name, how they are loaded and pinned, and folders by URI."""
