@@ -29,6 +29,15 @@ from tests.helpers.projects import project, write_module
 __all__ = ["project"]
 
 
+_others: set[str] = set()
+"""The files of modules that other tests of this process have imported, and left."""
+
+
+@pytest.fixture(autouse=True)
+def _note_loaded_modules() -> None:
+    _others.update(str(getattr(module, "__file__", None)) for module in [*sys.modules.values()])
+
+
 @contextmanager
 def watching(**rules: tuple[str, ...]) -> Iterator[FileWatch]:
     watch = FileWatch(PinRules(**rules))
@@ -39,9 +48,8 @@ def watching(**rules: tuple[str, ...]) -> Iterator[FileWatch]:
 
 
 def labels(watch: FileWatch) -> set[str]:
-    """Return the labels of the files, without those of the modules of these tests."""
-    tests = Path(__file__).parents[1]
-    return {file.label for file in watch.files() if not Path(file.path).is_relative_to(tests)}
+    """Return the labels of the files, without the modules that were loaded before the test."""
+    return {file.label for file in watch.files() if file.path not in _others}
 
 
 def test_files_are_seen_however_python_opens_them(project: Path) -> None:
