@@ -1,4 +1,18 @@
-"""DatasetWriter: episodes in dataset order in, a dataset folder out."""
+"""DatasetWriter: episodes in dataset order in, a dataset folder out.
+
+A writer is in one of four states. A kill at any point leaves a folder that `--resume` continues:
+
+| state | fields | in the folder | after a kill |
+| --- | --- | --- | --- |
+| inferring | no `_build` | info.json; after a flush the held episodes, as a dataset with `partial` columns | \
+a resume collects them again, and they stay until it has them (`keep_until`) |
+| open | `_build` is `_published` | segments; the last ones grow by renames | a resume continues after the last commit |
+| replacing | `_build`, not `_published` | the old dataset; the new one in `.next.tmp` | \
+the old dataset stays or is restored (`recover_replaced`), unless the new one has a commit |
+| closed | not `_is_open` | a dataset that is `complete` or `interrupted` | - |
+
+The lock on the folder ends with the process.
+"""
 
 from __future__ import annotations
 
