@@ -5,15 +5,18 @@ An output that is no dataset is `staged`: it is whole or absent.
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import re
 import shutil
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from rollout_cli.dataset.layout import (
     DATASET_ENTRIES,
@@ -38,6 +41,10 @@ from rollout_cli.errors import (
 )
 from rollout_cli.sources.remote import RemotePath, folder_of
 
+_fcntl: Any = None  # Windows does not have it.
+with suppress(ImportError):
+    _fcntl = import_module("fcntl")
+
 FEW_BYTES = 256 << 20  # Free space below which a run warns.
 
 _PARQUET_FILES = r"chunk-\d+(?:/file-\d+\.parquet)?"
@@ -56,7 +63,28 @@ def _forget_in_child() -> None:
         os.close(_held.pop())
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open file for this process alone.
+
+    Raises:
+        BlockingIOError: If another process has locked it.
+        OSError: If it cannot be locked.
+    """
+    if _fcntl is not None:
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+    elif sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415 - only Windows has it
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:
+            raise BlockingIOError(error.errno, error.strerror) from error
+    else:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
 class FolderLock(AbstractContextManager["FolderLock"]):
@@ -80,10 +108,11 @@ class FolderLock(AbstractContextManager["FolderLock"]):
                 )
         while True:
             with files.operation("open", self._path):
-                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+                flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+                self._descriptor = os.open(self._path, flags, 0o644)
             _held.add(self._descriptor)
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(self._descriptor)
             except BlockingIOError as error:
                 self._close()
                 raise DatasetLockedError(

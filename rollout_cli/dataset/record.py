@@ -144,7 +144,7 @@ class RunFacts(TypedDict):
     policy: NotRequired[PolicyRecord]
     collector: NotRequired[CollectorRecord]
     worker: NotRequired[WorkerRecord]
-    seeding: NotRequired[Any]
+    seeding: NotRequired[int]
     files: NotRequired[list[FileRecord]]
     versions: NotRequired[dict[str, str]]
     git: NotRequired[GitRecord | None]

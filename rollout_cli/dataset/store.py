@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -90,8 +91,12 @@ class FileStore:
 
     def sync(self, path: Path) -> None:
         """Bring a file, or the names in a folder, to the disk."""
+        is_windows = sys.platform == "win32"
+        if is_windows and path.is_dir():
+            return  # Windows opens no folder; it writes names to its journal.
         with self.operation("fsync", path):
-            descriptor = os.open(path, os.O_RDONLY)
+            # Windows syncs only what is open for writing.
+            descriptor = os.open(path, os.O_RDWR if is_windows else os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:

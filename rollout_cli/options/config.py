@@ -27,6 +27,8 @@ Values = dict[str, Any]
 
 _LONGEST_LABEL = 80
 DEFAULT_ENV = "CartPole-v1"
+DEFAULT_SAMPLER: Literal["multiprocessing", "local"] = "multiprocessing" if hasattr(os, "fork") else "local"
+"""Windows cannot fork worker processes."""
 _WORKERS_OWN = {
     "seed",
     "max_episode_length",
@@ -180,7 +182,7 @@ class CollectConfig:
         decides_data=True)
     sampler: Literal["multiprocessing", "local", "ray"] = _worker(
         "Run the workers as processes (multiprocessing), inside this one (local), or on a Ray cluster (ray).",
-        "multiprocessing", when_rerun="local")
+        DEFAULT_SAMPLER, when_rerun="local")
     start_method: Literal["forkserver", "spawn"] = _worker("How worker processes are started.", "forkserver")
     ray_address: types.Text | None = _worker(
         "The Ray cluster to join, such as auto.", shown="RAY_ADDRESS, or a new one on this machine",

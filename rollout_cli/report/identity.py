@@ -96,7 +96,7 @@ def _source_rows(source: RunRecord) -> dict[str, str]:
     if stopped_by := source.get("stopped_by"):
         rows["stopped by"] = f"--{stopped_by.replace('_', '-')}"
     if acceptance := source.get("acceptance"):
-        rows["kept"] = f"{acceptance_text(acceptance)}: {collector['keep']}"
+        rows["kept"] = f"{acceptance_text(acceptance)}: {collector.get('keep', _NOT_RECORDED)}"
     rows["workers"] = _workers(collector)
     if git := source.get("git"):
         rows["commit"] = git["commit"][:_HASH]

@@ -129,10 +129,9 @@ def recorded_values(source: RunRecord) -> Values:
     """
     if source.get("seeding") != SEEDING:
         raise DatasetFormatError(
-            f"the dataset's seeds follow rule {source.get('seeding', 1)}, "
-            f"and this version has rule {SEEDING}: its episodes cannot be run again",
+            f"info.json records seeding rule {source.get('seeding', 1)}, expected rule {SEEDING} of this version",
             code="seeding-version",
-            hint="use the version of rollout-collect that made it, or collect anew",
+            hint="use the version of rollout-collect that made it, or collect it again",
         )
     try:
         recorded = from_plain(dict(source["collector"]))

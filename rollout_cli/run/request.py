@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -273,7 +274,8 @@ def sampler_of(
             cpus_per_worker=config.cpus_per_worker,
             gpus_per_worker=config.gpus_per_worker,
         )
-    if config.start_method == "forkserver" and loads_torch(policy):
+    # On macOS, threads and system libraries that torch has loaded may not survive a fork.
+    if config.start_method == "forkserver" and sys.platform != "darwin" and loads_torch(policy):
         running_server("forkserver").import_torch()
     return MultiprocessingSampler(policy, env, **options, start_method=config.start_method)
 

@@ -69,7 +69,7 @@ def stop_on_signals() -> Iterator[StopSignals]:
     """
     signals = StopSignals()
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():
         numbers = []

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.keywords import Record
-from rollout_cli.options.config import CollectConfig
+from rollout_cli.options.config import DEFAULT_SAMPLER, CollectConfig
 from rollout_cli.policies.policy import PolicySource
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.objects import InspectingWorker
@@ -52,7 +52,7 @@ class Trial:
             InterruptedRunError: If the workers are not ready in time. What the caller asks for then ends
                 early.
         """
-        alone = {"workers": 1, "sampler": "multiprocessing", "ray_address": None}
+        alone = {"workers": 1, "sampler": DEFAULT_SAMPLER, "ray_address": None}
         config = replace(self.config, **{**alone, **options})
         with sampler_of(
             config,

@@ -30,7 +30,7 @@ from typing import Literal, NoReturn
 import setproctitle
 
 from rollout_cli.cores import WORKER_VARIABLES
-from rollout_cli.errors import WorkerError
+from rollout_cli.errors import ConfigError, WorkerError
 
 StartMethod = Literal["forkserver", "spawn"]
 
@@ -142,7 +142,17 @@ _servers: dict[StartMethod, ForkServer] = {}
 
 
 def running_server(method: StartMethod) -> ForkServer:
-    """Return this process's server for a start method; start one if needed, without waiting for imports."""
+    """Return this process's server for a start method; start one if needed, without waiting for imports.
+
+    Raises:
+        ConfigError: If the system cannot fork processes.
+    """
+    if not hasattr(os, "fork"):
+        raise ConfigError(
+            "worker processes need os.fork, which this system does not have",
+            code="no-fork",
+            hint='run the workers in this process: {sampler="local"}',
+        )
     server = _servers.get(method)
     if server is None or not server.is_usable:
         if server is not None:
