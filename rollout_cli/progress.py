@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TextIO
@@ -275,6 +276,19 @@ def shown(
             yield chunk
     finally:
         progress.finish()
+
+
+@contextmanager
+def showing(progress: Progress | bool | None) -> Iterator[Progress]:  # noqa: FBT001 - as `collect` takes it
+    """Give a run's progress: the caller's own, or for True a new one on stderr that ends with the block."""
+    if isinstance(progress, Progress):
+        yield progress
+        return
+    own = choose_progress(sys.stderr, wanted=True, quiet=False) if progress else Progress()
+    try:
+        yield own
+    finally:
+        own.finish()
 
 
 def choose_progress(stream: TextIO, *, wanted: bool | None, quiet: bool) -> Progress:

@@ -273,6 +273,11 @@ class EpisodeBatch:
         return len(self.lengths)
 
     @property
+    def returns(self) -> Array:
+        """The sum of each episode's rewards, float64 (N,)."""
+        return np.asarray(np.add.reduceat(self.rewards, np.cumsum(self.lengths) - self.lengths))
+
+    @property
     def next_observations(self) -> Tree:
         """The observation after each step, tree of arrays (T, *shape)."""
         follow = partial(following, ends=np.cumsum(self.lengths) - 1)

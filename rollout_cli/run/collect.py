@@ -21,7 +21,7 @@ from rollout_cli.episodes.chunk import unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
 from rollout_cli.keywords import Record
 from rollout_cli.options.config import CollectConfig
-from rollout_cli.progress import Progress
+from rollout_cli.progress import Progress, showing
 from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
@@ -89,19 +89,27 @@ class _Run:
         return self.tally.failure is not None or self.signals.received is not None
 
 
-def collect(config: CollectConfig, *, progress: Progress | None = None) -> CollectResult:
+def collect(config: CollectConfig, *, progress: Progress | bool | None = None) -> CollectResult:
     """Run what `config` asks for and write it to a dataset.
 
     With `config.resume` the dataset in the output folder is continued, and `data/` is in the end as one run
     makes it.
 
+    Args:
+        config: What to run, and where to write it.
+        progress: True shows a progress bar on stderr; a `Progress` of your own is called as the run goes on.
+
     Raises:
         RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset,
             whose status is `interrupted`; where there was none, no dataset is left.
     """
+    with showing(progress) as shown:
+        return _collect(config, shown)
+
+
+def _collect(config: CollectConfig, progress: Progress) -> CollectResult:
     refuse_in_worker("collect")
     started_at = time.monotonic()
-    progress = progress or Progress()
     config = completed(config, progress)
     with stop_on_signals() as signals, _locked(config, progress) as lock:
         request = requested(config, progress)

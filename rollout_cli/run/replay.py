@@ -41,11 +41,11 @@ class Replayed:
 
 def replay(
     dataset: Dataset,
-    places: Sequence[int],
+    places: Sequence[int] | None = None,
     *,
-    policy: str | None,
+    policy: str | None = None,
     policy_kwargs: Keywords | None = None,
-    env_kwargs: Keywords,
+    env_kwargs: Keywords | None = None,
     trust: bool = False,
 ) -> tuple[list[Replayed], list[str]]:
     """Build the policy and the environment of a dataset in this process, and run episodes of it again.
@@ -58,6 +58,7 @@ def replay(
     Raises:
         RolloutError: If the dataset does not record what made it, that is not there any more, or it raises.
     """
+    places = range(len(dataset)) if places is None else places
     numbers = dataset.episodes["source"].to_pylist()
     replayed = list[Replayed]()
     notices = list[str]()
@@ -66,7 +67,7 @@ def replay(
         chosen = [place for place in places if numbers[place] == number]
         values = provenance.recorded_values(dataset.info["sources"][number])
         values["policy"] = policy or values["policy"]
-        for name, kwargs in (("policy_kwargs", policy_kwargs or {}), ("env_kwargs", env_kwargs)):
+        for name, kwargs in (("policy_kwargs", policy_kwargs or {}), ("env_kwargs", env_kwargs or {})):
             values[name] = {**values.get(name, {}), **kwargs}
         again, changed = _replay_source(
             dataset, dataset.info["sources"][number], chosen, values, seen, trust=trust

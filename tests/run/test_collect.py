@@ -6,7 +6,7 @@ import errno
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -607,3 +607,12 @@ def test_observations_that_are_cast_are_said_once(rows: int, tmp_path: Path) -> 
     options = {**LOCAL, **env, "workers": 2, "envs_per_worker": rows, "episodes": 9}
     collect(CollectConfig(**options, output=tmp_path / "out"), progress=progress)
     assert ["the observation is float64, and is cast to float32, the dtype of its space"] == progress.warnings
+
+
+def test_progress_may_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a bool; without it nothing is printed."""
+    config = CollectConfig(episodes=EpisodeRange(0, 2), sampler="local", seed=1, output=tmp_path / "out")
+    collect(config)
+    assert ("", "") == capsys.readouterr()
+    collect(replace(config, output=tmp_path / "shown"), progress=True)
+    assert "2/2 episodes" in capsys.readouterr().err
