@@ -1,0 +1,81 @@
+"""The documentation site: `sphinx-build -W -n docs build/site`. The pages stay Markdown that reads well by itself."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+project = "rollout"
+author = "the rollout authors"
+release = version_of("rollout-collect")
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["README.md"]  # The index on GitHub; here it is index.md.
+
+html_theme = "furo"
+html_title = f"rollout {release}"
+html_copy_source = False
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
+nb_execution_mode = "off"  # A test executes the notebooks, and the pages show what they stored.
+
+default_role = "code"  # In docstrings too, backticks are code.
+nitpick_ignore_regex = [
+    # Other packages' objects: their sites are not asked, so that the build needs no network.
+    (r"py:.*", r"(abc|collections|enum|gymnasium|np|npt|numpy|os|pathlib|pyarrow|ray|torch|typing)\..*"),
+    # Types in signatures that are not public.
+    (r"py:class", r"rollout_cli\.(dataset|exporters|progress|samplers)\..*"),
+    (r"py:class", r"Env|EpisodeRules|PinRules|StartMethod|WorkerContext|WorkerSetup"),
+]
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+_ROOT = Path(__file__).parents[1]
+_OUTSIDE = {
+    "architecture": "ARCHITECTURE.md",
+    "benchmarks": "benchmarks/README.md",
+    "changelog": "CHANGELOG.md",
+    "security": "SECURITY.md",
+}
+"""By page, files of the repository that are no part of this folder; the page shows the file."""
+
+
+def _show_outside(app: object, docname: str, source: list[str]) -> None:
+    """Put a file of the repository in place of its page, and let links lead to the pages."""
+    text = source[0]
+    if docname in _OUTSIDE:
+        text = (_ROOT / _OUTSIDE[docname]).read_text(encoding="utf-8")
+        text = text.replace("](docs/", "](").replace("](../docs/", "](")
+        text = text.replace("](SECURITY.md", "](security.md").replace(
+            "](ARCHITECTURE.md", "](architecture.md"
+        )
+    up = "../" * (docname.count("/") + 1)
+    for page, file in _OUTSIDE.items():
+        text = text.replace(f"]({up}{file}", f"]({up[3:]}{page}.md")
+    source[0] = text
+
+
+def _escape_stars(app: object, what: str, name: str, item: object, options: object, lines: list[str]) -> None:
+    """Show shapes such as `(T, *shape)` as they are: a star would start an emphasis."""
+    lines[:] = [re.sub(r"(?<![\w*`\\])\*(?=\w)", r"\\*", line) for line in lines]
+
+
+def _link_error(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Link the errors that docstrings name, which are in one module."""
+    if node.get("reftype") != "exc":
+        return None
+    target = f"rollout_cli.errors.{node['reftarget']}"
+    domain = env.get_domain("py")
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "exc", target, node, content)
+
+
+def setup(app: Any) -> None:
+    """Register the handlers with Sphinx."""
+    app.connect("source-read", _show_outside)
+    app.connect("autodoc-process-docstring", _escape_stars)
+    app.connect("missing-reference", _link_error)
