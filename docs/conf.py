@@ -30,6 +30,7 @@ nitpick_ignore_regex = [
     (r"py:class", r"Env|EpisodeRules|PinRules|StartMethod|WorkerContext|WorkerSetup"),
 ]
 autodoc_typehints = "description"
+autodoc_typehints_format = "short"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True

@@ -17,6 +17,7 @@ from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import SpaceColumn
 from rollout_cli.episodes.batch import at_ends
 from rollout_cli.episodes.infos import concatenated
+from rollout_cli.episodes.notebook import html_table, shape_of
 from rollout_cli.episodes.spaces import Array, Tree, empty_column, map_tree, tree_leaves
 from rollout_cli.errors import StorageError
 
@@ -61,6 +62,17 @@ class FlatDataset(ABC):
 
     _again: Callable[[], FlatDataset]
     """Reads the same again: what is pickled."""
+
+    _names: Sequence[str]
+    """The columns of an item."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,} items of {', '.join(self._names)}>"
+
+    def _repr_html_(self) -> str:
+        item = self[0] if len(self) else dict.fromkeys(self._names, "")
+        columns = {name: shape_of(value) for name, value in item.items()}
+        return html_table(f"{type(self).__name__}: {len(self):,} items", columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._again, ()

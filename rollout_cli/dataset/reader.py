@@ -29,6 +29,7 @@ from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, following
+from rollout_cli.episodes.notebook import html_table
 from rollout_cli.episodes.plain import Document
 from rollout_cli.episodes.spaces import Array, Arrays, map_tree
 from rollout_cli.errors import DatasetFormatError
@@ -122,6 +123,24 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {self.path}: {len(self)} episodes>"
+
+    def _repr_html_(self) -> str:
+        features = self.info["features"]
+        sources = self.info["sources"]
+        facts = {
+            "path": self.path,
+            "status": self.info["status"],
+            "environment": ", ".join({str(source.get("env_source", {}).get("spec")) for source in sources}),
+            "policy": ", ".join({str(source.get("policy", {}).get("spec")) for source in sources}),
+            "episodes": f"{len(self):,}",
+            "steps": f"{self.rows.n_steps:,}",
+            "observation": self.env_spec.observation_space,
+            "action": self.env_spec.action_space,
+            "infos": ", ".join(name for name in features if "_info." in name),
+        }
+        if len(self):
+            facts["mean return"] = f"{self.rows.column('return').mean():.6g}"
+        return html_table("Dataset", facts)
 
     def filter(self, expression: str) -> Dataset:
         """Return a view of the episodes of which an expression is true, such as `return >= 400`.
@@ -271,6 +290,9 @@ class Episode:
 
     def __repr__(self) -> str:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"Episode {self.id}", self.facts)
 
     @property
     def facts(self) -> Document:

@@ -18,6 +18,7 @@ import numpy as np
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
 from rollout_cli.episodes.infos import INFO_GROUPS, InfoArrays, all_masked, concatenate_arrays
+from rollout_cli.episodes.notebook import html_table, shape_of
 from rollout_cli.episodes.spaces import (
     Array,
     DType,
@@ -122,7 +123,7 @@ def _padded(name: str, description: str) -> property:
     return property(padded, doc=f"Return {description}.")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EpisodeBatch:
     """N episodes in T rows, flat: T is the sum of `lengths`, and every episode's rows follow one another.
 
@@ -178,6 +179,25 @@ class EpisodeBatch:
             raise ValueError(
                 f"step_types[{row}] is {self.step_types[row]}, but lengths and flags give {expected[row]}"
             )
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.lengths):,} episodes, {len(self.rewards):,} steps"
+        return f"<EpisodeBatch: {counts}, mean return {self.returns.mean():.6g}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            "EpisodeBatch",
+            {
+                "episodes": f"{len(self.lengths):,}",
+                "steps": f"{len(self.rewards):,}",
+                "mean return": f"{self.returns.mean():.6g}",
+                "mean length": f"{self.lengths.mean():.6g}",
+                "observations": shape_of(self.observations),
+                "actions": shape_of(self.actions),
+                "env_infos": ", ".join(self.env_infos),
+                "agent_infos": ", ".join(self.agent_infos),
+            },
+        )
 
     @classmethod
     def _unchecked(cls, **fields: Any) -> EpisodeBatch:

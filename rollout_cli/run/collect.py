@@ -18,6 +18,7 @@ from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, c
 from rollout_cli.dataset.layout import acceptance_text, collected_source
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.chunk import unmatched_patterns
+from rollout_cli.episodes.notebook import html_table
 from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
 from rollout_cli.keywords import Record
 from rollout_cli.options.config import CollectConfig
@@ -61,6 +62,9 @@ class CollectResult:
     reproducible: Record
     acceptance: Record | None = None  # How many `keep` has kept, as info.json has it.
     skipped: int = 0  # Episodes that `on_env_error` or `on_worker_death` left out.
+
+    def _repr_html_(self) -> str:
+        return html_table("CollectResult", asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def test_terminals_and_timeouts_are_never_of_one_step() -> None:
 
 
 def test_returns_are_the_sums_of_rewards() -> None:
-    """One a batch's episode, in their order; a batch of no episode has none."""
+    """One an episode, in their order."""
     batch = EpisodeBatch.from_chunks(BOX_SPEC, [episode(number, number + 1) for number in range(3)])
     assert [float(part.rewards.sum()) for part in batch.split()] == batch.returns.tolist()
     assert 3 == len(batch.returns)
