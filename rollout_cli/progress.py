@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any, TextIO
 
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
@@ -298,5 +299,7 @@ def choose_progress(stream: TextIO, *, wanted: bool | None, quiet: bool) -> Prog
     """
     if quiet or wanted is False:
         return LineProgress(stream, every=None, notices=not quiet)
-    can_draw = stream.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}
-    return BarProgress(stream) if can_draw else LineProgress(stream)
+    is_terminal = stream.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}
+    # In a notebook, rich draws with ipywidgets.
+    is_notebook = "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
+    return BarProgress(stream) if is_terminal or is_notebook else LineProgress(stream)
