@@ -9,9 +9,13 @@ from rollout_cli.sources.untrusted import printable
 
 
 def html_table(title: str, facts: Mapping[str, object]) -> str:
-    """Return facts by their names as an HTML table; values may be the strings of strangers."""
-    rows = "".join(f"<tr><th>{_safe(name)}</th><td>{_safe(value)}</td></tr>" for name, value in facts.items())
-    return f"<table><caption>{_safe(title)}</caption><tbody>{rows}</tbody></table>"
+    """Return facts by name as an HTML table, without empty ones; strings may come from strangers."""
+    rows = [
+        f'<tr><th style="text-align: left">{_safe(name)}</th><td style="text-align: left">{_safe(value)}</td></tr>'
+        for name, value in facts.items()
+        if str(value)
+    ]
+    return f"<table><caption>{_safe(title)}</caption><tbody>{''.join(rows)}</tbody></table>"
 
 
 def shape_of(tree: object) -> str:
