@@ -182,7 +182,7 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     except ValueError as error:
         modes = " or ".join(mode.value for mode in AutoresetMode)
         raise EnvLoadError(
-            f"metadata['autoreset_mode'] of {vector_name(env)} is {mode!r}, expected an AutoresetMode",
+            f"expected an AutoresetMode in metadata['autoreset_mode'] of {vector_name(env)}, got {mode!r}",
             code="env-autoreset",
             hint=f"set it to {modes}; gymnasium's environments set it since gymnasium 1.1",
         ) from error

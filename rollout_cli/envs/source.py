@@ -223,7 +223,7 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
     updates = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
         raise ArgumentError(
-            f"the list of environments has {len(updates)} entries, expected one per row ({n_rows})",
+            f"the list of environments has {len(updates)} entries, expected {n_rows}",
             code="list-length",
         )
     row_updates: list[Any] = []
@@ -261,7 +261,7 @@ def _make_env(spec: GymSpec, kwargs: Keywords, name: str, *, is_wrapped: bool) -
     options.pop("disable_env_checker", None)
     make = partial(gymnasium.make, disable_env_checker=True)
     if spec.additional_wrappers or is_wrapped:
-        # The wrappers are outside of TimeLimit, and with an action repeat its steps are not the worker's steps.
+        # These wrappers are outside of TimeLimit; if one repeats actions, TimeLimit counts more steps.
         wrapped = partial(make, spec, max_episode_steps=limit or -1)
         return checked_env(call_builder(wrapped, options, name, spec.entry_point), name)
     bare = partial(make, replace(spec, order_enforce=False), max_episode_steps=-1)

@@ -173,9 +173,7 @@ class EpisodeBatch:
         wrong = np.flatnonzero(self.step_types != expected)
         if len(wrong):
             row = wrong[0]
-            raise ValueError(
-                f"step_types[{row}] is {self.step_types[row]}, expected {expected[row]} from lengths and flags"
-            )
+            raise ValueError(f"step_types[{row}] is {self.step_types[row]}, expected {expected[row]}")
 
     @classmethod
     def _unchecked(cls, **fields: Any) -> EpisodeBatch:
@@ -235,8 +233,8 @@ class EpisodeBatch:
         for episode in episodes:
             if differing_keys := sorted(episode.keys() ^ _LIST_KEYS):
                 raise ValueError(
-                    f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)} "
-                    f"(missing or unknown: {differing_keys})"
+                    f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: "
+                    f"missing or unknown: {differing_keys}"
                 )
             fields = {name: episode[_SINGULARS.get(name, name)] for name in (*_STEP_FIELDS, *_EPISODE_FIELDS)}
             fields |= {name: map_tree(_as_row, fields[name]) for name in _SINGULARS}

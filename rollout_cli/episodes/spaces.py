@@ -90,7 +90,7 @@ class Leaf:
 def space_leaves(space: Space) -> tuple[Leaf, ...]:
     """Return the leaves of `space` in the order of its tree (Dict keys in the order of the space).
 
-    A custom space of strings, such as MiniGrid's MissionSpace, is a text leaf, recognized by its dtype. A
+    A custom space of strings, such as MiniGrid's MissionSpace, has the kind `text`, by its dtype. A
     Sequence of Box or Discrete is one leaf.
 
     Raises:

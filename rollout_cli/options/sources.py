@@ -83,7 +83,7 @@ def _values_from_file(command: str, path: Path) -> Values:
         raise ConfigError(
             f"{path} is written for `rollout {written_for}`, not for `rollout {command}`",
             code="config-command",
-            hint=f"change `command` in the file, or run `rollout {written_for}`",
+            hint="change `command` in the file, or run the command that it names",
         )
     for key in table:
         if key not in OPTIONS:

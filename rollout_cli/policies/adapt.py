@@ -191,8 +191,8 @@ class _CallablePolicy(_OwnPolicy):
 class _CompletedPolicy(_OwnPolicy):
     """A policy with `get_action` or `get_actions`.
 
-    A missing `get_action` is replaced by `get_actions` with one row; without `get_actions` the policy does not
-    act on batches.
+    If `get_action` is missing, `get_actions` is called with one row. Without `get_actions` the policy does
+    not act on batches.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:

@@ -66,7 +66,7 @@ def needing(package: str, module: str = "") -> Iterator[None]:
         raise UsageError(
             f"the package {package} is not installed",
             code="package-missing",
-            hint=f"install it: pip install {package}",
+            hint=f"pip install {package}",
         ) from error
 
 
@@ -265,9 +265,7 @@ class Source:
             module_spec = _FolderFinder(folder).find_spec(top) or importlib.util.find_spec(top)
             module_spec = module_spec or PathFinder.find_spec(top, [folder])  # A plain folder.
         if module_spec is None:
-            raise kind(
-                f"module {module!r} does not exist", code="module-missing", hint=_PLACES.format(folder)
-            )
+            raise kind(f"unknown module {module!r}", code="module-missing", hint=_PLACES.format(folder))
         files = []
         if inner:
             for package in module_spec.submodule_search_locations or ():
@@ -302,7 +300,7 @@ class Source:
                 data = file.read()
         except FileNotFoundError as error:
             raise kind(
-                f"file {path!r} does not exist",
+                f"no such file: {path!r}",
                 code="spec-file-missing",
                 hint=f"check the path, which is relative to the working folder {folder}",
             ) from error

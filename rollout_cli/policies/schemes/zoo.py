@@ -89,7 +89,7 @@ def _trained_in(files: PolicyFiles) -> TrainingEnv:
     if len(modules) > 1:
         raise _unavailable(f"{_ARGUMENTS} has several gym_packages {modules}, expected at most one")
     if vector := settings.get("vec_env_wrapper"):
-        raise _unavailable(f"{_SETTINGS} has the vec_env_wrapper {vector}")
+        raise _unavailable(f"it has the vec_env_wrapper {vector}")
     entries = settings.get("env_wrapper")
     if not isinstance(entries, list):
         entries = [entries]
