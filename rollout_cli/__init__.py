@@ -1,8 +1,7 @@
 """Run a policy in a gymnasium environment with many workers and write the episodes to a Parquet dataset.
 
-The names below are loaded when they are first used, so that `import rollout_cli` costs nothing: the command
-line's help and the worker processes need only a part of them each. `collect` runs what `rollout collect`
-runs.
+`collect` is the Python form of `rollout collect`. Public names are imported on first use, which keeps
+`import rollout_cli` fast: help pages and worker processes need only a few of them.
 """
 
 from __future__ import annotations

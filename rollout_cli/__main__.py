@@ -1,4 +1,4 @@
-"""`python -m rollout_cli` is `rollout`."""
+"""Run `rollout` as `python -m rollout_cli`."""
 
 import sys
 
@@ -6,7 +6,6 @@ from rollout_cli.entry import main
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:
-        # `python -m` puts the working folder first, where a file of the user's may have the name of a
-        # library's module.
+        # `python -m` puts the working folder first, and a user's file there may shadow a library.
         sys.path.append(sys.path.pop(0))
     sys.exit(main())

@@ -1,8 +1,8 @@
-"""The one error tree. Every error that leaves the package is one of these, and each class owns its exit code.
+"""The error classes. Every error that leaves the package is one of them; each class has its exit code.
 
-A hint names an option by markup: `{output}`; with a value, `{overwrite=True}`, `{max_episode_length=N}`,
-`{on_env_error="skip"}`, a text as JSON has it; with one item of a mapping, `{env_kwargs=size=4}`. Python
-programs read it as an argument, and people at the command line as a flag.
+A hint names an option by markup: `{output}`; with a value, `{overwrite=True}`, `{max_episode_length=N}`, or
+`{on_env_error="skip"}` with a JSON string; with one item of a mapping, `{env_kwargs=size=4}`. In Python a
+hint shows the option as an argument, on the command line as a flag.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Self
 
 from rollout_cli.redact import without_secrets
 
-# Alone between spaces or signs: a folder of the user's may be called `data/{seed}`.
+# Only between spaces or punctuation: a user's folder may be called `data/{seed}`.
 MARKUP = re.compile(r'(?<![^\s(])\{([a-z][a-z_0-9]*)(?:=("(?:[^"\\]|\\.)*"|[^{}"]*))?\}(?=[\s),:;]|$)')
 _ARGUMENTS = {"envs_per_worker": "n_envs", "workers": "n_workers"}
-"""Options whose arguments in the Python API have other names."""
+"""Options with another argument name in the Python API."""
 
 _LITERALS = {"true": "True", "false": "False"}
 
@@ -32,7 +32,7 @@ def _argument(match: re.Match[str]) -> str:
     if value is None:
         return name
     key, equals, item = value.partition("=")
-    if name == "set":  # `export` takes the options of a format as arguments of its own.
+    if name == "set":  # `export` takes the options of a format as keyword arguments.
         return f"{key}={_LITERALS.get(item, item)}"
     if equals and not value.startswith('"'):
         return f'{name}={{"{key}": {item}}}'
@@ -58,7 +58,7 @@ def as_flags(hint: str) -> str:
 
 
 def misspelt(wrong: str, names: Iterable[str]) -> str:
-    """Return a hint with the name that a wrong one is most like; an empty one for none."""
+    """Return a hint with the most similar name, or an empty string if no name is similar."""
     by_lower = {name.lower(): name for name in names}
     for name in difflib.get_close_matches(wrong.lower(), by_lower, n=1, cutoff=0.7):
         return f"did you mean {by_lower[name]}?"
@@ -66,16 +66,17 @@ def misspelt(wrong: str, names: Iterable[str]) -> str:
 
 
 class RolloutError(Exception):
-    """The root of the tree: in one line each, `message` says what happened and where, `hint` what to do next.
+    """The base class of all errors of this package.
 
-    `code` names the error for programs; it stays when the wording changes. `details` is shown below the
-    message, such as a worker's traceback. Both `hint` and `details` may be empty. Secrets are removed from
-    all of them.
+    `message` states in one line what happened and where; `hint` states in one line what to do next. `code`
+    identifies the error for programs and does not change with the wording. `details`, such as a worker's
+    traceback, is shown below the message. `hint` and `details` may be empty. Secrets are removed from all
+    strings.
     """
 
     exit_code: ClassVar[int] = 1
     code = "error"
-    """The code of an error that has no more precise one."""
+    """The code of errors without a more specific code."""
 
     def __init__(self, message: str, *, code: str = "", hint: str = "", details: str = "") -> None:
         self.code = code or type(self).code
@@ -84,43 +85,43 @@ class RolloutError(Exception):
 
     @property
     def hint(self) -> str:
-        """What to do next, in words of the Python API; `marked_hint` is the same with options marked up."""
+        """What to do next, with options as arguments of the Python API; `marked_hint` has the markup."""
         return MARKUP.sub(_argument, self.marked_hint)
 
     def with_hint(self, hint: str) -> Self:
-        """Return a copy with another hint, of the same cause."""
+        """Return a copy with another hint and the same cause."""
         changed = copy.copy(self)
         changed.marked_hint = hint
         changed.__cause__ = self.__cause__
         return changed.with_traceback(self.__traceback__)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword arguments are not in `args`, so the default pickling would call without them.
+        # Keyword arguments are not in `args`, and the default pickling would lose them.
         return type(self), (self.message,), vars(self)
 
 
 class RemoteError(Exception):
-    """What a worker process raised, as the cause of an error of ours; its text is the traceback there."""
+    """An exception of a worker process, as the cause of a `RolloutError`; its string is the remote traceback."""
 
     def __str__(self) -> str:
         return f"\n{without_secrets(self.args[0])}"
 
 
 class InternalError(RolloutError, AssertionError):
-    """A fault of this package, or verbs called in an illegal order: a state that should be impossible."""
+    """A bug in this package, or methods called in an illegal order."""
 
     code = "internal"
 
 
 class UsageError(RolloutError):
-    """Arguments that cannot be used together, or with this input."""
+    """Arguments that cannot be combined, or do not fit the input."""
 
     exit_code = 2
     code = "usage"
 
 
 class ArgumentError(UsageError, ValueError):
-    """An argument out of its range, or a list with another length than there are workers, or rows."""
+    """An argument out of range, or a list whose length is not the number of workers or rows."""
 
     code = "argument"
 
@@ -132,7 +133,7 @@ class ConfigError(UsageError):
 
 
 class UserCodeError(RolloutError):
-    """The user's policy, environment, worker class or set-up is unusable; subclasses say which and how."""
+    """The user's policy, environment, worker class or setup cannot be used; subclasses name the cause."""
 
     exit_code = 3
     code = "user-code"
@@ -140,16 +141,16 @@ class UserCodeError(RolloutError):
     def __init__(
         self, message: str, *, place: str = "", episodes: tuple[int, ...] = (), **texts: str
     ) -> None:
-        """Make an error whose message ends in its place, such as the worker, episode and step.
+        """Append the place, such as worker, episode and step, to the message.
 
-        `episodes` are numbers: it happened in one of them.
+        `episodes` are the numbers of the episodes in one of which the error happened.
         """
         super().__init__(f"{message} ({place})" if place else message, **texts)
         self.place = place
         self.episodes = episodes
 
     def placed(self, place: str, episodes: tuple[int, ...]) -> Self:
-        """Return a copy of these episodes, and of this place where none is known."""
+        """Return a copy with these episode numbers, and with this place unless the error has one."""
         changed = copy.copy(self)
         changed.episodes = episodes
         if not self.place:
@@ -160,49 +161,49 @@ class UserCodeError(RolloutError):
 
 
 class PolicyLoadError(UserCodeError):
-    """A policy that cannot be found, read, or recognised."""
+    """A policy that cannot be found, read or recognized."""
 
     code = "policy-load"
 
 
 class EnvLoadError(UserCodeError):
-    """An environment that cannot be found, read, or built."""
+    """An environment that cannot be found, read or built."""
 
     code = "env-load"
 
 
 class EnvTypeError(EnvLoadError, TypeError):
-    """An object that is no environment, and no update of one."""
+    """An object that is neither an environment nor an `EnvUpdate`."""
 
     code = "env-type"
 
 
 class UnsupportedSpaceError(EnvLoadError):
-    """A space that has no fixed set of columns."""
+    """A space without a fixed number of columns."""
 
     code = "space-unsupported"
 
 
 class PolicyError(UserCodeError):
-    """A policy that raised, or gave what its contract does not allow."""
+    """A policy that raised, or returned a value that violates its contract."""
 
     code = "policy-failed"
 
 
 class EnvError(UserCodeError):
-    """An environment that raised, or gave what its contract does not allow."""
+    """An environment that raised, or returned a value that violates its contract."""
 
     code = "env-failed"
 
 
 class NotReproducibleError(UserCodeError):
-    """Episodes that do not come out the same when they are run again, where that was required."""
+    """Episodes that differ when they are rerun, although reproducibility was required."""
 
     code = "not-reproducible"
 
 
 class ChangedFilesError(UserCodeError):
-    """Files that the policy or the environment reads were changed while a run went on."""
+    """Files of the policy or environment changed during the run."""
 
     code = "files-changed"
 
@@ -215,14 +216,14 @@ class WorkerError(RolloutError):
 
 
 class StorageError(RolloutError):
-    """Input or output failed: a folder, a file, a disk."""
+    """Reading or writing a folder, file or disk failed."""
 
     exit_code = 5
     code = "storage"
 
 
 class DatasetExistsError(StorageError):
-    """The output folder already holds something."""
+    """The output folder already exists and is not empty."""
 
     code = "output-exists"
 
@@ -234,13 +235,13 @@ class DatasetLockedError(StorageError):
 
 
 class DatasetFormatError(StorageError):
-    """A folder or file that is not a dataset of this format."""
+    """A folder or file that is not a dataset in this format."""
 
     code = "dataset-format"
 
 
 class VerificationError(RolloutError):
-    """A dataset that does not hold what it says; `report` is what was found, as JSON."""
+    """A dataset whose content contradicts its metadata; `report` has the findings as a JSON object."""
 
     exit_code = 6
     code = "dataset-invalid"
@@ -258,7 +259,7 @@ class InterruptedRunError(RolloutError):
 
 
 class TerminatedRunError(RolloutError):
-    """The run was asked to end (SIGTERM)."""
+    """A signal terminated the run (SIGTERM)."""
 
     exit_code = 143
     code = "terminated"

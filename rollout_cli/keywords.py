@@ -1,4 +1,4 @@
-"""`key=value` pairs: in options that repeat, and after the `?` of a SPEC; a value is of TOML, or text."""
+"""Parsing of `key=value` pairs in repeatable options and after the `?` of a SPEC."""
 
 from __future__ import annotations
 
@@ -11,41 +11,40 @@ from rollout_cli.errors import ConfigError
 Keywords = Mapping[str, Any]
 """Arguments of a class, a function or a scheme, by name."""
 Record = Mapping[str, Any]
-"""A JSON object, such as what info.json records of a run."""
+"""A JSON object, such as an entry of info.json."""
 
 
 def keyword(text: str, label: str, *, example: str = "") -> tuple[str, object]:
-    """Split `key=value`; a value that is no plain TOML literal is text.
+    """Return key and value of `key=value`; a value that is not a plain TOML literal is a string.
 
     Args:
         text: The pair.
-        label: What it is, for messages.
-        example: One for the hint; else the label is an option that takes pairs.
+        label: The name of the option or argument, for messages.
+        example: A valid pair for the hint; by default `{label} g=9.81`, for an option.
 
     Raises:
-        ConfigError: If it is no such pair.
+        ConfigError: `text` is not a pair.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise ConfigError(
             f"{label} must be key=value, got {text!r}",
             code="option-value",
-            hint=f"for example: {example or f'{label} g=9.81'}",
+            hint=f"pass a pair, for example: {example or f'{label} g=9.81'}",
         )
     try:
         table = tomllib.loads(f"value = {value}")
     except (tomllib.TOMLDecodeError, RecursionError):
         return key, value
-    # A line break in the text could have smuggled in more keys, and a date cannot be passed on: both stay
-    # text.
+    # A line break in the value could add more keys, and a date is not plain: both remain strings.
     return key, table["value"] if len(table) == 1 and is_plain(table) else value
 
 
 def parted(spec: str, subject: str) -> tuple[str, dict[str, object]]:
-    """Split `NAME?key=value&key=value` into the name and the values; messages call it a `subject`.
+    """Return the name and the values of `NAME?key=value&key=value`; messages call it `subject`.
 
     Raises:
-        ConfigError: If a part is no such pair.
+        ConfigError: A part is not a pair, or a key is repeated.
     """
     name, _, text = spec.partition("?")
     label = f"an argument of {subject} {name}"
@@ -54,15 +53,15 @@ def parted(spec: str, subject: str) -> tuple[str, dict[str, object]]:
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ConfigError(
-            f"{subject} {name} gets an argument twice: {text}",
+            f"{subject} {name} has a repeated argument: {text}",
             code="argument-repeated",
-            hint="give each argument once",
+            hint="pass each argument once",
         )
     return name, values
 
 
 def is_plain(value: object) -> bool:
-    """Return whether TOML, JSON and Parquet hold a value: no dates, nulls or lone surrogates."""
+    """Return True if TOML, JSON and Parquet can represent a value: no dates, nulls or lone surrogates."""
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Memory for large arrays, used again: a process pays for each page that it touches for the first time."""
+"""Reused memory for large arrays: a process pays for each page that it touches for the first time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ _FIRST_BYTES = 1 << 20
 
 
 class ReusedMemory:
-    """Memory for large messages, reused once no array lies in it; at most `keep` unused bytes are kept.
+    """Memory for large messages, reused when no array refers to it; at most `keep` unused bytes are kept.
 
-    The kernel clears memory that a process touches for the first time. For messages of 4 MB that doubles what
-    it costs to receive them (470 against 270 us/MB). Whoever takes the arrays may keep them as long as it
-    likes.
+    The kernel clears memory that a process touches for the first time. For messages of 4 MB, clearing nearly
+    doubles the cost of receiving them (470 against 270 us/MB). Arrays in this memory may live any time.
     """
 
     def __init__(self, keep: int = 128 << 20) -> None:
@@ -26,7 +25,7 @@ class ReusedMemory:
         self._free: list[npt.NDArray[np.uint8]] = []
 
     def take(self, size: int) -> memoryview:
-        """Return `size` writable bytes of any content."""
+        """Return `size` writable bytes with arbitrary content."""
         if size < 1 << 16:
             return memoryview(bytearray(size))
         for at, block in enumerate(self._free):
@@ -36,16 +35,15 @@ class ReusedMemory:
         else:
             while self._free and sum(map(len, self._free)) + size > self._keep:
                 self._free.pop(0)
-            # A little larger than asked for: blocks of messages that are nearly alike fit one another.
+            # A little larger than requested, for later messages of a slightly larger size.
             block = np.empty(size + size // 8, np.uint8)
         view = block[:size]
-        # All arrays in a message are views of the memoryview, and so of `view`, which dies with the last of
-        # them.
+        # All arrays in a message are views of the memoryview, and keep `view` alive.
         weakref.finalize(view, self._release, block).atexit = False
         return view.data
 
     def _release(self, block: npt.NDArray[np.uint8]) -> None:
-        # Another thread may run this while `take` runs, so it moves no other block.
+        # Another thread may call this while `take` runs: only append, never move another block.
         if sum(map(len, self._free)) + len(block) <= self._keep:
             self._free.append(block)
 
@@ -54,7 +52,7 @@ _FRAME_MEMORY = ReusedMemory()
 
 
 class Frames:
-    """A list of arrays of one large shape, such as images, which is one array itself: each is copied once."""
+    """A growing list of arrays of one large shape, such as images, stored as one array."""
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self._dtype = dtype
@@ -65,7 +63,7 @@ class Frames:
         self._count = 0
 
     def append(self, frame: Array) -> None:
-        """Copy an array of the shape behind the others."""
+        """Append a copy of an array."""
         if self._count == len(self._rows):
             full = self._rows
             self._rows = self._new_rows(2 * self._count)
@@ -74,11 +72,11 @@ class Frames:
         self._count += 1
 
     def __getitem__(self, part: slice) -> Array:
-        """Return some of them, (count, *shape), as a view."""
+        """Return a slice of the arrays as a view, (count, *shape)."""
         return self._rows[: self._count][part]
 
     def clear(self) -> None:
-        """Remove all, with room for as many again: whoever has a view keeps it."""
+        """Remove all arrays and allocate room for the same number; existing views stay valid."""
         if self._count:
             self._rows = self._new_rows(max(self._least, self._count))
             self._count = 0

@@ -1,6 +1,6 @@
-"""How a run reports its progress, behind one interface: nothing, messages only, lines, or a bar.
+"""Progress of a run behind one interface: no output, messages only, lines, or a bar.
 
-No thread redraws the bar, because threads and forked workers do not mix.
+No thread redraws the bar, because a process with threads must not fork workers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rollout_cli.sources.untrusted import printable
 _BAR_EVERY = 0.1
 _LINE_EVERY = 3.0
 _BAR_WIDTH = 20
-_WIDE = 80  # A terminal with fewer columns has no room for a bar next to the text.
-_LONGEST_ETA = 1e9  # Seconds; timedelta has no more than 9e13.
+_WIDE = 80  # Minimum columns of a terminal for a bar next to the status.
+_LONGEST_ETA = 1e9  # Seconds; the maximum of timedelta is 9e13.
 _clock = time.monotonic
 
 
 class Progress:
-    """Receives what happens in a run, and shows nothing of it: for callers that show progress themselves.
+    """The interface of progress, which shows nothing by default. Callers override methods to show progress.
 
-    A run calls `start`, `begin`, any number of `update`, and `finish`; messages come at any time.
+    A run calls `start`, `begin`, `update` any number of times, and `finish`; messages arrive at any time.
     """
 
     def start(
@@ -41,46 +41,46 @@ class Progress:
         total_episodes: int | None,
         total_seconds: float | None = None,
     ) -> None:
-        """Workers of the run `label`, any text, are being started; the first total to be reached ends it."""
+        """Handle the start of workers for the run `label`; the first total that is reached ends the run."""
 
     def begin(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0
     ) -> None:
-        """Workers are ready, and the first began `seconds` ago, from when time counts.
+        """Handle the end of the workers' start; the first worker was ready `seconds` ago.
 
-        The other arguments are what a resumed dataset has.
+        The other arguments are the totals of a resumed dataset.
         """
 
     def update(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0
     ) -> None:
-        """Add finished episodes, their steps and the sum of their returns, or faults the run survived."""
+        """Add finished episodes, their steps and the sum of their returns, or faults that did not end the run."""
 
     def add(self, chunk: AnyChunk) -> None:
         """Add the episodes of a chunk."""
         self.update(episodes=chunk.n_episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
 
     def ran(self, episodes: int) -> None:
-        """So many episodes were run so far, of which some are not kept; all that is added is."""
+        """Handle the number of episodes that were run so far; `update` adds only the kept episodes."""
 
     def notice(self, text: str) -> None:
-        """Report something worth knowing."""
+        """Show a notice to the user."""
 
     def warn(self, text: str) -> None:
-        """Report what may spoil the data; lines after the first are details, such as a traceback.
+        """Show a warning that concerns the data; lines after the first are details, such as a traceback.
 
-        Without a receiver that shows it, it goes to the log: a program must not miss it.
+        By default the warning goes to the log, where a program can see it.
         """
         logging.getLogger("rollout_cli").warning("%s", text)
 
     def finish(self) -> None:
-        """End, whether the run went well or not; again does nothing."""
+        """Handle the end of the run, after success or an error; further calls do nothing."""
 
 
 class LineProgress(Progress):
-    """Notices and warnings as they come, and a plain line every few seconds; the last one states the end.
+    """Write notices and warnings immediately, a status line every few seconds, and a final one.
 
-    With `every=None` there are no such lines, and with `notices=False` there are warnings alone.
+    `every=None` disables status lines, and `notices=False` disables notices.
     """
 
     def __init__(self, stream: TextIO, *, every: float | None = _LINE_EVERY, notices: bool = True) -> None:
@@ -93,8 +93,8 @@ class LineProgress(Progress):
         self._label = ""
         self._return_sum = 0.0
         self._failures = 0
-        self._n_run: int | None = None  # Episodes, where some are not kept.
-        self._done = self._before = (0, 0)  # Steps and episodes: in all, and those of a resumed dataset.
+        self._n_run: int | None = None  # Episodes that were run; None if all are kept.
+        self._done = self._before = (0, 0)  # Steps and episodes: in total, and in the resumed dataset.
         self._totals: tuple[int | None, int | None, float | None] = (None, None, None)
 
     def notice(self, text: str) -> None:
@@ -124,7 +124,7 @@ class LineProgress(Progress):
         self._return_sum = return_sum
         self._started_at = _clock() - seconds
         total_steps, total_episodes, limit = self._totals
-        self._totals = total_steps, total_episodes, limit and limit + seconds  # Which counts from now.
+        self._totals = total_steps, total_episodes, limit and limit + seconds  # The limit counts from now.
 
     def update(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0
@@ -144,9 +144,9 @@ class LineProgress(Progress):
         self._is_open = False
 
     def _status_line(self, width: int = sys.maxsize) -> str:
-        """Return what a person reads, in the same words for lines and bar; minor parts as far as they fit.
+        """Return the status of the run, for lines and bar; less important parts are omitted if it is too wide.
 
-        How far the run is, and how long it still takes, are always there.
+        The progress towards the total and the remaining time are always included.
         """
         steps, episodes = self._done
         total_steps, total_episodes, _ = self._totals
@@ -179,9 +179,9 @@ class LineProgress(Progress):
         return text
 
     def _measure(self) -> tuple[float, float, float]:
-        """Return what was done before this run and in all, and what ends it (0: unknown).
+        """Return the amount before this run, the amount so far, and the total (0: unknown).
 
-        Of steps, episodes and seconds, it is those that are nearest to their end.
+        The unit is steps, episodes or seconds, whichever is closest to its total.
         """
         now = (*self._done, _clock() - self._started_at)
         facts = zip((*self._before, 0.0), now, self._totals, strict=True)
@@ -204,7 +204,7 @@ def _of_total(count: int, total: int | None) -> str:
 
 
 class BarProgress(LineProgress):
-    """A bar beside the same text, on a terminal."""
+    """A bar next to the same status, on a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream, every=_BAR_EVERY)
@@ -215,7 +215,7 @@ class BarProgress(LineProgress):
         from rich import progress, table  # noqa: PLC0415
 
         super().start(**run)
-        # The erasing of a line that wraps leaves a part.
+        # Erasing a line that wraps leaves a part of it.
         column = table.Column(no_wrap=True, overflow="ellipsis")
         columns: list[Any] = [
             progress.SpinnerColumn("line" if self._console.options.ascii_only else "dots"),
@@ -241,7 +241,7 @@ class BarProgress(LineProgress):
         super().finish()
         if self._bar is not None:
             _, done, total = self._measure()
-            self._bar.live.transient = done < total  # Above an error it would look as if the run went on.
+            self._bar.live.transient = done < total  # An unfinished bar looks like a run that goes on.
             self._bar.stop()
             self._bar = None
 
@@ -258,7 +258,7 @@ class BarProgress(LineProgress):
     def _show(self) -> None:
         self._shown_at = _clock()
         _, done, total = self._measure()
-        # Spinner and bar stand before the text, and `^C` may come after it.
+        # Spinner and bar precede the text, and `^C` may follow it.
         room = self._console.width - (_BAR_WIDTH + 6 if self._console.width >= _WIDE else 5)
         self._bar.update(0, total=total or None, completed=done, description=self._status_line(room))
         self._bar.refresh()
@@ -267,7 +267,7 @@ class BarProgress(LineProgress):
 def shown(
     chunks: Iterator[Chunk], *, label: str, total_steps: int | None = None, total_episodes: int | None = None
 ) -> Iterator[Chunk]:
-    """Hand chunks on, and show meanwhile on stderr how far they are; one of the totals is the end."""
+    """Yield the chunks and show their progress towards one of the totals on stderr."""
     progress = choose_progress(sys.stderr, wanted=True, quiet=False)
     progress.start(label=label, total_steps=total_steps, total_episodes=total_episodes)
     try:
@@ -293,9 +293,9 @@ def showing(progress: Progress | bool | None) -> Iterator[Progress]:  # noqa: FB
 
 
 def choose_progress(stream: TextIO, *, wanted: bool | None, quiet: bool) -> Progress:
-    """Return what suits the stream: a bar on a terminal, lines elsewhere or with `TERM=dumb`.
+    """Return a bar for a terminal; lines for other streams and with `TERM=dumb`.
 
-    `wanted=False` leaves messages alone, and `quiet` warnings alone. (rich itself honours `NO_COLOR`.)
+    `wanted=False` shows only messages, and `quiet` only warnings. (rich itself honors `NO_COLOR`.)
     """
     if quiet or wanted is False:
         return LineProgress(stream, every=None, notices=not quiet)

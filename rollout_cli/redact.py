@@ -1,4 +1,4 @@
-"""Secrets: cut from strings and plain values, by the names that they stand under."""
+"""Removal of secrets from strings and plain values, by the names of keys and variables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import re
 from typing import Any
 
 CUT = "***"
-"""Stands for a secret."""
+"""The replacement of a secret."""
 HIDDEN_NAME = r"(?i:token|secret|passwo?r?d|api[-_]?key|credential|private[-_]?key)"
-"""What the name of a secret contains."""
+"""A pattern that the name of a secret contains."""
 _VALUE = r"""(["'])(?:(?!\2).)*\2|\{[^{}]*\}|\[[^\[\]]*\]|[^\s"'&,;}\])…]+"""
 _ASSIGNED = rf"""({HIDDEN_NAME}[\w-]{{,40}}(?:["']\s*:|\s*=)\s*)(?:{_VALUE})"""
 _USER = r"(\w://)[^/\s@\"']+@"
 
 
 def without_secrets(value: Any) -> Any:
-    """Return a plain value without secrets: values under the names of secrets, and the users of URLs."""
+    """Return a plain value without the values of secret names and without the users of URLs."""
     if isinstance(value, dict):
         shown = {}
         for key, item in value.items():

@@ -1,1 +1,1 @@
-"""Layer 3: environments: the sources that they are built from, their updates and their records."""
+"""Environments: their sources, updates and records."""

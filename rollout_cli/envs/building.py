@@ -1,4 +1,4 @@
-"""Building an environment: the package that registers its id, the call that makes it, and what may fail."""
+"""Building an environment: import of the package that registers its id, the constructor call, and errors."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _HOMES = (
         "ogbench",
     ),
 )
-"""How the ids begin that a package registers when it is imported; its module, and its name for pip."""
+"""A pattern for the ids that a package registers when it is imported, its module, and its pip name."""
 
 
 def home_of(env_id: str) -> tuple[str, str]:
-    """Return the package of the table that registers an id: its module and its name for pip, or ("", "")."""
+    """Return the module and pip name of the known package that registers an id, or ("", "")."""
     for ids, module, package in _HOMES:
         if re.match(ids, env_id):
             return module, package
@@ -50,15 +50,15 @@ def home_of(env_id: str) -> tuple[str, str]:
 
 
 def register_home(env_id: str) -> None:
-    """Import the package that registers an id, where gymnasium lacks the id and its package is known.
+    """Import the package that registers an id, if gymnasium does not have the id and the package is known.
 
-    Beside a table of prefixes, an id `name/Env-v0` belongs to the installed package `name`.
+    An id `name/Env-v0` that is not in the table belongs to the installed package `name`.
 
     Raises:
-        UsageError: If a package of the table is not installed.
-        EnvLoadError: If importing it fails.
+        UsageError: A package of the table is not installed.
+        EnvLoadError: The import fails.
     """
-    # gymnasium itself registers the two of shimmy, as errors that name it.
+    # gymnasium registers the two ids of shimmy itself; building them raises an error that names shimmy.
     if env_id in gymnasium.registry and not env_id.startswith("GymV2"):
         return
     module, package = home_of(env_id)
@@ -72,10 +72,13 @@ def register_home(env_id: str) -> None:
 
 
 def call_builder(factory: Callable[..., Any], kwargs: Keywords, name: str, creator: Any = None) -> Any:
-    """Return the result of a constructor or factory; its EnvLoadError says what to install or check.
+    """Return the result of a constructor or factory.
 
-    `creator` is the class, function or entry point that `factory` calls with the arguments, where that is
-    another one.
+    `creator` is the class, function or entry point that `factory` passes the arguments to, if it is not
+    `factory` itself.
+
+    Raises:
+        EnvLoadError: The call fails; the hint names what to install or check.
     """
     try:
         return factory(**_with_tuples(creator or factory, kwargs))
@@ -84,25 +87,23 @@ def call_builder(factory: Callable[..., Any], kwargs: Keywords, name: str, creat
     except gymnasium.error.DependencyNotInstalled as error:
         lines = _PIP_LINE.findall(str(error))
         raise EnvLoadError(
-            f"{name!r} needs a package that is missing: {error}",
+            f"{name!r} needs a missing package: {error}",
             code="env-package-missing",
-            hint=f"run {' && '.join(lines)}" if lines else "install the package that it names",
+            hint=f"run {' && '.join(lines)}" if lines else "install the missing package",
         ) from error
     except BaseException as error:
         if is_interrupt(error):
             raise
-        hint = "the traceback below shows where"
+        hint = "see the traceback below"
         if isinstance(error, ModuleNotFoundError) and error.name:
             hint = f"install the package that provides {error.name!r}"
         elif isinstance(error, TypeError) and kwargs:
             _check_arguments(creator or factory, kwargs, name, error)
-        raise failure(
-            EnvLoadError, f"{name!r} cannot be built", error, code="env-build", hint=hint
-        ) from error
+        raise failure(EnvLoadError, f"cannot build {name!r}", error, code="env-build", hint=hint) from error
 
 
 def _with_tuples(creator: Any, kwargs: Keywords) -> Keywords:
-    """Return the arguments, a list as a tuple where its annotation asks for one: TOML and JSON have none."""
+    """Return the arguments, with a list as a tuple if the annotation is a tuple: TOML and JSON have no tuples."""
     lists = {name: value for name, value in kwargs.items() if isinstance(value, list)}
     if not lists:
         return kwargs
@@ -116,24 +117,24 @@ def _with_tuples(creator: Any, kwargs: Keywords) -> Keywords:
 
 
 def _check_arguments(creator: Any, kwargs: Keywords, name: str, error: TypeError) -> None:
-    """Raise an EnvLoadError that names an argument that `creator` does not take, and those that it takes."""
+    """Raise EnvLoadError if `creator` does not have one of the arguments."""
     parameters = parameters_of(creator)
     for key in kwargs:
         if key not in parameters and "**" not in parameters.values():
             raise EnvLoadError(
-                f"{name!r} takes no argument {key!r}",
+                f"{name!r} has no argument {key!r}",
                 code="env-argument",
-                hint=f"{misspelt(key, parameters)} it takes {', '.join(parameters) or 'none'}".lstrip(),
+                hint=f"{misspelt(key, parameters)} use one of: {', '.join(parameters) or 'none'}".lstrip(),
             ) from error
 
 
 def parameters_of(creator: Any) -> Mapping[str, str]:
-    """Return by name what a class, function or entry point takes: its annotation, or `**` for any name."""
+    """Return the annotations of the parameters of a class, function or entry point; `**` for any keyword."""
     if isinstance(creator, str):
         creator = load_env_creator(creator)
     try:
         parameters = inspect.signature(creator).parameters
-    except (TypeError, ValueError):  # Built in a language that has no signatures.
+    except (TypeError, ValueError):  # Implemented in C, without a signature.
         return {"kwargs": "**"}
     annotations = {}
     for name, parameter in parameters.items():
@@ -143,35 +144,33 @@ def parameters_of(creator: Any) -> Mapping[str, str]:
 
 
 def checked_env(built: Any, name: str) -> Env:
-    """Return what was built, or raise EnvLoadError where it is no environment for one agent."""
+    """Return `built` if it is a single-agent environment, else raise EnvLoadError."""
     if isinstance(built, gymnasium.Env):
         return built
     refuse_agents(built, name)
-    hint = "name a single environment, its class, a factory or an EnvSpec"
+    hint = "pass a single environment, its class, a factory or an EnvSpec"
     if any(kind.__module__.partition(".")[0] == "gym" for kind in type(built).__mro__):
         hint = (
-            "let a factory return shimmy.GymV21CompatibilityV0(env=…), "
-            "or GymV26CompatibilityV0 from gym 0.26 on: pip install shimmy"
+            "use a factory that returns shimmy.GymV21CompatibilityV0(env=…), "
+            "or GymV26CompatibilityV0 for gym 0.26: pip install shimmy"
         )
     raise EnvLoadError(
-        f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}",
+        f"{name!r} is an object of type {type(built).__name__}, expected a gymnasium.Env",
         code="env-not-gymnasium",
         hint=hint,
     )
 
 
 def refuse_agents(built: Any, name: str) -> None:
-    """Raise EnvLoadError for an environment of several agents, as PettingZoo's are."""
-    # PettingZoo's parallel environments may have no agents before a reset; their spaces are methods.
+    """Raise EnvLoadError for a multi-agent environment, such as a PettingZoo environment."""
+    # A PettingZoo parallel environment may have no agents before a reset, but its spaces are methods.
     is_method = callable(getattr(built, "observation_space", None))
     if not isinstance(built, gymnasium.Env | type) and (
         is_method or hasattr(built, "possible_agents") or hasattr(built, "agents")
     ):
         raise EnvLoadError(
-            f"{name!r} is a multi-agent environment, as those of PettingZoo are, "
-            "and `rollout` runs one agent",
+            f"{name!r} is a multi-agent environment, expected a single-agent environment",
             code="env-multi-agent",
-            hint="let a factory return a gymnasium.Env for one agent, which plays the others itself, "
-            "or a vector environment with a row for each agent, "
-            "as SuperSuit makes one of a parallel environment",
+            hint="use a factory that returns a gymnasium.Env for one agent, which controls the other agents, "
+            "or a vector environment with one row per agent, such as SuperSuit's",
         )

@@ -1,4 +1,4 @@
-"""Facts about a built environment: spaces, limit, its record in a dataset, and what its wrappers spoil."""
+"""Facts about a built environment: spaces, time limit, record in info.json, and warnings about wrappers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rollout_cli.errors import EnvLoadError
 from rollout_cli.keywords import Record
 
 _SKIPS = {"MaxAndSkipEnv": "_skip", "MaxAndSkipObservation": "_skip", "AtariPreprocessing": "frame_skip"}
-"""Wrappers that repeat an action, and where they keep how often."""
+"""Wrappers that repeat actions, and their attribute with the number of repeats."""
 _LIVES = {"EpisodicLifeEnv", "EpisodicLife"}
 _CLIPS = {"ClipRewardEnv", "ClipReward"}
 _CLIPPED_HINT = ": build the environment with reward_clipping=False"
 
 
 class AutoresetMode(Enum):
-    """How rows of a vector environment begin anew, in gymnasium's words, which its version 1.0 lacks."""
+    """The autoreset modes of vector environments, with gymnasium's names; gymnasium 1.0 lacks this enum."""
 
     DISABLED = "Disabled"
     NEXT_STEP = "NextStep"
@@ -35,12 +35,12 @@ class AutoresetMode(Enum):
 
 
 def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
-    """Return the spaces of one row of an environment or vector environment, and the lower of both limits.
+    """Return the spaces of an environment or of one row of a vector environment, and the time limit.
 
-    The limits are the environment's and the run's.
+    The time limit is the minimum of the environment's limit and `max_episode_length`.
 
     Raises:
-        UnsupportedSpaceError: If a space has no fixed set of columns.
+        UnsupportedSpaceError: A space does not have a fixed number of columns.
     """
     prefix = "single_" if isinstance(env, VectorEnv) else ""
     observation_space = getattr(env, f"{prefix}observation_space")
@@ -51,10 +51,10 @@ def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
 
 
 def counted_limit(env: Any, max_episode_length: float | None) -> int | None:
-    """Return the steps after which a worker truncates an episode: the run's, or those of a bare environment.
+    """Return the number of steps after which a worker truncates an episode; None if it does not.
 
-    A TimeLimit truncates by itself. A wrapper around it may make more steps of its own, as one whose episodes
-    are several of the environment's.
+    The limit is the minimum of `max_episode_length` and the limit of the unwrapped environment. A TimeLimit
+    wrapper truncates by itself and does not count: an episode of its outer wrappers may be longer.
     """
     return _lowest(time_limit_of(env.unwrapped), max_episode_length)
 
@@ -65,11 +65,10 @@ def _lowest(*limits: float | None) -> int | None:
 
 
 def time_limit_of(env: Any) -> int | None:
-    """Return the steps after which the environment truncates its own episodes; None if no limit is known.
+    """Return the number of steps after which the environment truncates episodes; None if no limit is known.
 
-    For an environment it is the lowest of its TimeLimit wrappers and its own spec (one that an EnvSource
-    built has no wrapper), for a vector environment that of its constructor, or its attribute
-    `max_episode_steps`.
+    For an environment, it is the minimum of the limits of its TimeLimit wrappers and of its spec. For a vector
+    environment, it is the minimum of the limits of its spec and its attribute `max_episode_steps`.
     """
     if isinstance(env, VectorEnv):
         limits = [getattr(env.unwrapped, "max_episode_steps", None)]
@@ -86,11 +85,11 @@ def time_limit_of(env: Any) -> int | None:
 
 
 def describe_env(env: Any) -> Record:
-    """Return the record that a dataset keeps of a built environment.
+    """Return the record of a built environment in info.json.
 
-    `id` and `spec_json` are gymnasium's: None where there is no spec, or JSON cannot hold it. `wrappers` are
-    class names, the outermost first. `render_fps` is that of the metadata, None where it is no number. A
-    vector environment also has `num_envs` and `autoreset_mode`.
+    `id` and `spec_json` come from gymnasium; they are None if there is no spec or it is not serializable.
+    `wrappers` are class names, outermost first. `render_fps` comes from the metadata; it is None if it is not
+    a number. A vector environment also has `num_envs` and `autoreset_mode`.
     """
     env_id = spec_json = None
     if isinstance(env.spec, GymSpec):
@@ -114,7 +113,7 @@ def describe_env(env: Any) -> Record:
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """Yield an environment or vector environment and what it wraps, the outermost first."""
+    """Yield an environment or vector environment and its inner environments, outermost first."""
     yield env
     while isinstance(env, gymnasium.Wrapper | VectorWrapper):
         env = env.env
@@ -122,19 +121,18 @@ def layers(env: Any) -> Iterator[Any]:
 
 
 def stack_warnings(env: Any) -> list[str]:
-    """Return one line for each thing that is fit for training and wrong for data, or done twice, in a stack.
+    """Return a warning for each wrapper that suits training but falsifies data, and for repeated frame skips.
 
-    Wrappers are known by the names of their classes: those of gymnasium, of Stable-Baselines3, and others of
-    these names.
+    Wrappers are recognized by class name, such as the wrappers of gymnasium and Stable-Baselines3.
     """
     stack = [(type(layer).__name__, vars(layer)) for layer in layers(env)]
     if stack[-1][0] == "AtariVectorEnv" and isinstance(env.spec, GymSpec):
-        # It is ALE's, which clips rewards by default, and does not say so itself.
+        # ALE's vector environment clips rewards by default, without an attribute that shows it.
         stack[-1] = "AtariVectorEnv", {"reward_clipping": True, **env.spec.kwargs}
     innermost = stack[-1][1]
     skips = []
     for name, attributes in stack:
-        # An innermost environment with a `_frameskip` is ALE's.
+        # An innermost environment with `_frameskip` is from ALE.
         attribute = "_frameskip" if attributes is innermost else _SKIPS.get(name, "")
         count = attributes.get(attribute, 1)
         if count != 1:
@@ -151,29 +149,32 @@ def stack_warnings(env: Any) -> list[str]:
             or attributes.get("episodic_life") is True
         ):
             lines.append(
-                f"{name} ends episodes with each life: that is fit for training, "
-                "but the episodes of the data are no whole games"
+                f"{name} ends episodes at each lost life: this suits training, "
+                "but the episodes of the dataset are not complete games"
             )
         if name in _CLIPS or attributes.get("reward_clipping") is True:
             lines.append(
-                f"{name} changes rewards: that is fit for training, but the data has no rewards of the game"
+                f"{name} changes rewards: this suits training, but the dataset lacks the rewards of the game"
                 f"{_CLIPPED_HINT if 'reward_clipping' in attributes else ''}"
             )
     return lines
 
 
 def loaded_modules() -> tuple[str, ...]:
-    """Return the top-level modules that this process has loaded, without those of Python itself."""
+    """Return the top-level modules that this process has loaded, except the standard library."""
     names = {name.partition(".")[0] for name in list(sys.modules)}
     return tuple(sorted(names - sys.stdlib_module_names - {"__main__"}))
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """Return how a row of a vector environment begins anew after its episode's end, by its metadata.
+    """Return the autoreset mode of a vector environment, from its metadata.
 
-    DISABLED: it is reset from outside, by a mask. NEXT_STEP: the environment resets it in the following step,
-    which belongs to no episode. SAME_STEP: the environment resets it in the last step itself, and gives the
-    last observation and info beside the new ones.
+    DISABLED: the caller resets rows by a mask. NEXT_STEP: the environment resets a row in the step after the
+    last one; that step does not belong to an episode. SAME_STEP: the environment resets a row in the last
+    step, and returns the final observation and info in addition to the new ones.
+
+    Raises:
+        EnvLoadError: The metadata has no valid mode.
     """
     mode = env.metadata.get("autoreset_mode")
     try:
@@ -181,12 +182,12 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     except ValueError as error:
         modes = " or ".join(mode.value for mode in AutoresetMode)
         raise EnvLoadError(
-            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {mode!r}",
+            f"expected an AutoresetMode in metadata['autoreset_mode'] of {vector_name(env)}, got {mode!r}",
             code="env-autoreset",
-            hint=f"set it to {modes}; gymnasium's own environments say it from gymnasium 1.1 on",
+            hint=f"set it to {modes}; gymnasium's environments set it since gymnasium 1.1",
         ) from error
 
 
 def vector_name(env: VectorEnv[Any, Any, Any]) -> str:
-    """Return the id that a vector environment was made from, else its class."""
+    """Return the id of a vector environment, or the name of its class."""
     return repr(env.spec.id) if isinstance(env.spec, GymSpec) else type(env).__name__

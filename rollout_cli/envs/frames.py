@@ -1,4 +1,4 @@
-"""StackedFrames: the last observations at once, as VecFrameStack of Stable-Baselines3 gives them."""
+"""StackedFrames, a wrapper that stacks the last observations like Stable-Baselines3's VecFrameStack."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _IMAGE_AXES = 3
 
 
 class StackedFrames(TransformObservation[Array, Any, Array]):
-    """An environment whose observations are its last `n` ones, the newest at the end; before them are zeros.
+    """Concatenates the last `n` observations, the newest last; at the start of an episode, zeros fill the stack.
 
-    They stand one after another along the last axis, or along the first one of images whose channels come
-    first. gymnasium's FrameStackObservation alone adds an axis instead.
+    The observations are concatenated along the last axis, or along the first axis for images with channels
+    first. gymnasium's FrameStackObservation would add an axis.
 
     Args:
-        env: An environment whose observations are a Box.
-        n: How many observations are shown.
+        env: An environment whose observation space is a Box.
+        n: The number of observations.
 
     Raises:
-        EnvTypeError: If they are no Box.
+        EnvTypeError: The observation space is not a Box.
     """
 
     def __init__(self, env: gymnasium.Env[Array, Any], n: int) -> None:
         space = env.observation_space
         if not isinstance(space, spaces.Box):
             raise EnvTypeError(
-                f"StackedFrames stacks observations of a Box, not of a {type(space).__name__}",
+                f"StackedFrames needs a Box as observation space, got {type(space).__name__}",
                 code="wrapper-space",
-                hint="flatten them before: {wrapper=FlattenObservation}",
+                hint="flatten the observations first: {wrapper=FlattenObservation}",
             )
         is_image = len(space.shape) == _IMAGE_AXES and space.dtype == np.uint8
         axis = 0 if is_image and int(np.argmin(space.shape)) == 0 else -1
         low = np.concatenate([space.low] * n, axis)
         high = np.concatenate([space.high] * n, axis)
-        copied = TransformObservation(env, np.array, space)  # The environment may use its array again.
+        copied = TransformObservation(env, np.array, space)  # The environment may reuse its array.
         super().__init__(
             FrameStackObservation(copied, n, padding_type="zero"),
             lambda frames: np.concatenate(frames, axis),

@@ -1,4 +1,4 @@
-"""How a worker's environment changes: garage's EnvUpdate and its family, and how a worker applies one."""
+"""Updates of a worker's environment: garage's EnvUpdate and its subclasses, and their application."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from rollout_cli.sources.loading import Source, name_of, reporting
 
 
 class EnvUpdate:
-    """A change of an environment, called in the worker with its present one; this class changes nothing.
+    """An update that a worker calls with its current environment; this base class changes nothing.
 
-    A worker that is restarted gets every update since the last whose result owes nothing to the environment
-    before, as `replaces_env` says.
+    A restarted worker gets all updates from the last one with `replaces_env` on, whose result does not depend
+    on the previous environment.
     """
 
     replaces_env: ClassVar[bool] = False
 
     def __call__(self, old_env: Env | None = None) -> Env:
-        """Return the environment to use from now on; `old_env` is None where the worker has none yet.
+        """Return the new environment; `old_env` is the current one, or None if the worker has none yet.
 
         Raises:
-            EnvLoadError: If there is none to keep, or building one fails.
+            EnvLoadError: The update needs an environment but `old_env` is None, or building one fails.
         """
         if old_env is None:
             raise EnvLoadError(
-                f"{type(self).__name__} changes an environment, but the worker has none yet",
+                f"{type(self).__name__} needs an environment, but the worker has none yet",
                 code="update-without-env",
-                hint="give the sampler an environment, or use NewEnvUpdate",
+                hint="pass an environment to the sampler, or use NewEnvUpdate",
             )
         return old_env
 
@@ -58,13 +58,13 @@ class NewEnvUpdate(EnvUpdate):
 
 @dataclass(eq=False)
 class SetTaskUpdate(EnvUpdate):
-    """Gives the environment a task by its outermost `set_task`; one of another type is replaced first.
+    """Calls the outermost `set_task` of the environment; an environment of another type is replaced first.
 
     Args:
-        env_type: The environment's class; it is built without arguments where the worker has none of exactly
-            this type.
+        env_type: The environment's class. If the worker's environment does not have exactly this type, a new
+            one is built without arguments.
         task: The argument of `set_task`.
-        wrapper_constructor: Called as `wrapper_constructor(env, task)` around a newly built environment.
+        wrapper_constructor: Called as `wrapper_constructor(env, task)` with a newly built environment.
     """
 
     env_type: Callable[[], Env]
@@ -72,14 +72,14 @@ class SetTaskUpdate(EnvUpdate):
     wrapper_constructor: Callable[[Env, Any], Env] | None = None
 
     def __call__(self, old_env: Env | None = None) -> Env:
-        # A subclass may mean something else by a task, so the type must be the same, not only compatible.
+        # A subclass may interpret tasks differently, so the type must be identical.
         if old_env is not None and type(old_env.unwrapped) is self.env_type:
             self._set_task(old_env)
             return old_env
         if old_env is not None:
             old_name = type(old_env.unwrapped).__name__
             warnings.warn(
-                f"SetTaskUpdate closes a {old_name} to build {name_of(self.env_type)}", stacklevel=2
+                f"SetTaskUpdate replaces the {old_name} by a new {name_of(self.env_type)}", stacklevel=2
             )
             old_env.close()
         env = _build(self.env_type)
@@ -93,21 +93,21 @@ class SetTaskUpdate(EnvUpdate):
             set_task = env.get_wrapper_attr("set_task")
         except AttributeError as error:
             raise EnvLoadError(
-                f"{type(env.unwrapped).__name__} has no set_task",
+                f"{type(env.unwrapped).__name__} has no set_task method",
                 code="env-without-tasks",
-                hint="SetTaskUpdate needs an environment that has one",
+                hint="add a set_task method to the environment, or use another update",
             ) from error
         set_task(self.task)
 
 
 class ExistingEnvUpdate(EnvUpdate):
-    """Replaces the environment by a copy of an existing one, in its present state.
+    """Replaces the environment by a copy of an existing one, in its current state.
 
     Args:
-        env: The environment; it is pickled at once, and stays the caller's.
+        env: The environment. It is pickled immediately; the caller keeps it.
 
     Raises:
-        EnvLoadError: If it cannot be pickled.
+        EnvLoadError: The environment cannot be pickled.
     """
 
     replaces_env = True
@@ -124,50 +124,50 @@ class ExistingEnvUpdate(EnvUpdate):
 
 def _build(constructor: Callable[..., Env], *arguments: Any) -> Env:
     env: Env = call_builder(partial(constructor, *arguments), {}, name_of(constructor))
-    return env  # Whether it is one, the worker checks.
+    return env  # The worker checks the type.
 
 
 def close_env(env: Any) -> None:
-    """Close an environment, if there is one; EnvError if that fails."""
+    """Close an environment unless it is None; raise EnvError if that fails."""
     if env is not None:
         with reporting(EnvError, "env.close raised", code="env-raised"):
             env.close()
 
 
 def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) -> None:
-    """Raise EnvTypeError unless `env` is of the `kind`; with `or_update` an update or source will do."""
+    """Raise EnvTypeError unless `env` is a `kind` or, with `or_update`, an EnvUpdate or EnvSource."""
     if not isinstance(env, kind) and not (or_update and isinstance(env, EnvUpdate | EnvSource)):
-        expected = f"no {kind.__module__.partition('.')[0]}.{kind.__name__}"
+        expected = f"a {kind.__module__.partition('.')[0]}.{kind.__name__}"
         if or_update:
-            expected += ", and no EnvUpdate"
+            expected += " or an EnvUpdate"
         raise EnvTypeError(
-            f"an object of type {type(env).__name__} is {expected}", code="env-type", hint=hint
+            f"an object of type {type(env).__name__} is not {expected}", code="env-type", hint=hint
         )
 
 
 def check_makes_new(env_update: Any) -> None:
-    """Raise EnvLoadError unless an update makes a new environment each time, as `fresh_env` needs."""
+    """Raise EnvLoadError unless the update builds a new environment at each call, as `fresh_env` requires."""
     if not isinstance(env_update, EnvSource) and not (
         isinstance(env_update, EnvUpdate) and env_update.replaces_env
     ):
         raise EnvLoadError(
-            f"fresh_env=True builds the environment anew, and {name_of(type(env_update))} builds none",
+            f"fresh_env=True needs an update that builds an environment, got {name_of(type(env_update))}",
             code="fresh-env-update",
-            hint="give an EnvSource, a NewEnvUpdate, or an ExistingEnvUpdate",
+            hint="pass an EnvSource, a NewEnvUpdate, or an ExistingEnvUpdate",
         )
 
 
 def updated_env(
     old_env: Any, env_update: Any, kind: type[Any], build: Callable[[EnvSource], Any] = EnvSource.build
 ) -> Any:
-    """Return the environment of a kind that an update (EnvUpdate, EnvSource or environment) gives.
+    """Apply an update (EnvUpdate, EnvSource or environment) and return the environment, which is a `kind`.
 
-    One that it replaces is closed.
+    A replaced environment is closed.
     """
     if isinstance(env_update, EnvUpdate):
         with reporting(EnvLoadError, f"{type(env_update).__name__} failed", code="env-update"):
             env = env_update(old_env)
-        check_env(env, kind, hint=f"{type(env_update).__name__} gave it")
+        check_env(env, kind, hint=f"return an environment from {type(env_update).__name__}")
         return env
     if old_env is not env_update:
         close_env(old_env)

@@ -1,1 +1,1 @@
-"""Episodes as values: spaces as leaves, infos as columns, chunks under way, and the public EpisodeBatch."""
+"""Episodes as values: spaces as leaves, infos as columns, chunks, and the public EpisodeBatch."""

@@ -1,4 +1,4 @@
-"""Whole episodes as the public API gives them: garage's `EpisodeBatch`, for gymnasium's two ways of ending.
+"""Complete episodes in the public API: garage's `EpisodeBatch`, with gymnasium's two flags for the end.
 
 Observations and actions of Dict and Tuple spaces are trees (dicts and tuples) of arrays.
 """
@@ -36,7 +36,7 @@ __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "de
 
 
 class StepType(enum.IntEnum):
-    """Where in its episode a step stands; stored as uint8."""
+    """The position of a step in its episode; stored as uint8."""
 
     FIRST = 0
     MID = 1
@@ -45,7 +45,10 @@ class StepType(enum.IntEnum):
 
 
 def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Array:
-    """Return the step types of flat episodes, uint8 (T,): TERMINAL wins over TIMEOUT, an end over FIRST."""
+    """Return the step types of flat episodes, uint8 (T,).
+
+    TERMINAL takes precedence over TIMEOUT, and both take precedence over FIRST.
+    """
     ends = np.cumsum(lengths)
     step_types = np.full(int(lengths.sum()), StepType.MID, np.uint8)
     nonempty = lengths > 0
@@ -56,14 +59,14 @@ def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Ar
 
 
 def at_ends(lengths: Array, flags: Any) -> Array:
-    """Return flags of flat episodes, bool (N,), as flags of their rows, bool (T,), set at the last ones."""
+    """Return flags of flat episodes, bool (N,), as flags of rows, bool (T,), at the last row of each episode."""
     row_flags = np.zeros(int(lengths.sum()), np.bool_)
     row_flags[np.cumsum(lengths) - 1] = flags
     return row_flags
 
 
 def following(values: Array, last: Array, ends: Any) -> Array:
-    """Return what followed each row of flat episodes: the row after it, and `last` behind the rows `ends`."""
+    """Return the next value of each row of flat episodes: the next row, or `last` for the rows `ends`."""
     next_values = np.roll(values, -1, axis=0)
     next_values[ends] = last
     return next_values
@@ -71,14 +74,14 @@ def following(values: Array, last: Array, ends: Any) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:  # noqa: PLW1641 - spaces have no hash
-    """The spaces of an environment, and the steps after which its episodes are truncated (None: no limit)."""
+    """The spaces of an environment, and the steps after which it truncates episodes (None: no limit)."""
 
     observation_space: Space
     action_space: Space
     max_episode_length: int | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether they are the same to a dataset: a space need not be equal to a copy of itself."""
+        """Compare spaces by their stored form: a custom space may not be equal to its copy."""
         return (
             isinstance(other, EnvSpec)
             and self.max_episode_length == other.max_episode_length
@@ -100,11 +103,11 @@ _DTYPES = {
 
 _SINGULARS = {name: name.removesuffix("s") for name in ("last_observations", *_EPISODE_ARRAYS)}
 _LIST_KEYS = {*_STEP_FIELDS, "episode_infos", *_SINGULARS.values()}
-"""The keys of an episode in a list: a field of one value has a singular there."""
+"""The keys of an episode in `to_list`: a field with one value per episode has a singular name."""
 
 
 def _padded(name: str, description: str) -> property:
-    """Return the property of a field as rows of episodes; padding is zero, masked, or None among objects."""
+    """Return a property with a field padded to (N, longest episode, …); padding is zero, masked, or None."""
 
     def padded(batch: EpisodeBatch) -> Tree:
         valids = batch.valids
@@ -125,27 +128,24 @@ def _padded(name: str, description: str) -> property:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EpisodeBatch:
-    """N episodes in T rows, flat: T is the sum of `lengths`, and every episode's rows follow one another.
+    """N episodes with T steps in total, stored flat: the rows of each episode are contiguous.
 
     Attributes:
-        env_spec: Spaces and limit of the environment.
-        observations: Tree of arrays (T, *shape): what the policy saw at each step.
-        last_observations: Tree of arrays (N, *shape): what followed each episode's last step.
+        env_spec: Spaces and time limit of the environment.
+        observations: Tree of arrays (T, *shape), the observation before each action.
+        last_observations: Tree of arrays (N, *shape), the observation after the last step of each episode.
         actions: Tree of arrays (T, *shape).
         rewards: float64 (T,).
-        env_infos, agent_infos: By dotted key, one array of length T each (masked where some steps lack the
-            key).
-        episode_infos: The same, of `env.reset`, length N.
+        env_infos, agent_infos: By dotted key, arrays of length T, masked if some steps lack the key.
+        episode_infos: The infos of `env.reset`, by dotted key, arrays of length N.
         step_types: uint8 (T,), see `StepType`.
         lengths: int64 (N,), each at least 1.
-        terminated, truncated: bool (N,): whether it ended by its own rules, and whether it was cut off; or
-            both.
+        terminated, truncated: bool (N,), the flags of the last step; both may be true.
         numbers: Episode numbers, int64 (N,).
-        seeds: The seeds given to `env.reset`, int64 (N,).
+        seeds: The seeds passed to `env.reset`, int64 (N,).
 
     Raises:
-        ValueError: On construction, where fields do not fit each other; it names the field and prints both
-            sides.
+        ValueError: On construction, if a field has the wrong type, shape or values.
     """
 
     env_spec: EnvSpec
@@ -166,9 +166,7 @@ class EpisodeBatch:
     def __post_init__(self) -> None:
         _check_field("lengths", self.lengths, np.size(self.lengths), self.env_spec)
         if len(self.lengths) == 0 or self.lengths.min() < 1:
-            raise ValueError(
-                f"lengths is {self.lengths}: a batch has one episode at least, and each has one step"
-            )
+            raise ValueError(f"lengths is {self.lengths}, expected at least one episode of at least one step")
         for names, n_rows in ((_STEP_FIELDS, int(self.lengths.sum())), (_EPISODE_FIELDS, len(self.lengths))):
             for name in names:
                 _check_field(name, getattr(self, name), n_rows, self.env_spec)
@@ -176,9 +174,7 @@ class EpisodeBatch:
         wrong = np.flatnonzero(self.step_types != expected)
         if len(wrong):
             row = wrong[0]
-            raise ValueError(
-                f"step_types[{row}] is {self.step_types[row]}, but lengths and flags give {expected[row]}"
-            )
+            raise ValueError(f"step_types[{row}] is {self.step_types[row]}, expected {expected[row]}")
 
     def __repr__(self) -> str:
         counts = f"{len(self.lengths):,} episodes, {len(self.rewards):,} steps"
@@ -201,7 +197,7 @@ class EpisodeBatch:
 
     @classmethod
     def _unchecked(cls, **fields: Any) -> EpisodeBatch:
-        """Build a batch of checked fields."""
+        """Build a batch from fields that are known to be valid."""
         batch = object.__new__(cls)
         batch.__dict__.update(fields)
         return batch
@@ -224,13 +220,13 @@ class EpisodeBatch:
 
     @classmethod
     def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
-        """Return the episodes of `batches` after one another.
+        """Return one batch with the episodes of all `batches`, in order.
 
         Raises:
-            ValueError: If there is no batch, or their environments' spaces differ.
+            ValueError: There is no batch, or the spaces differ.
         """
         if not batches:
-            raise ValueError("there is no batch to concatenate")
+            raise ValueError("no batches to concatenate, expected at least one")
         spec = batches[0].env_spec
         for batch in batches:
             if replace(batch.env_spec, max_episode_length=spec.max_episode_length) != spec:
@@ -247,11 +243,10 @@ class EpisodeBatch:
 
     @classmethod
     def from_list(cls, env_spec: EnvSpec, episodes: Sequence[Mapping[str, Any]]) -> EpisodeBatch:
-        """Build a batch from what `to_list` gives: one dictionary an episode, with its own fields.
+        """Build a batch from the result of `to_list`, one dictionary per episode.
 
         Raises:
-            ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each
-                other.
+            ValueError: There is no episode, or an episode has the wrong keys or invalid fields.
         """
         rows = SpaceRows(env_spec.observation_space)
         batches = []
@@ -259,7 +254,7 @@ class EpisodeBatch:
             if differing_keys := sorted(episode.keys() ^ _LIST_KEYS):
                 raise ValueError(
                     f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: "
-                    f"see {differing_keys}"
+                    f"missing or unknown: {differing_keys}"
                 )
             fields = {name: episode[_SINGULARS.get(name, name)] for name in (*_STEP_FIELDS, *_EPISODE_FIELDS)}
             fields |= {name: map_tree(_as_row, fields[name]) for name in _SINGULARS}
@@ -269,7 +264,7 @@ class EpisodeBatch:
         return cls.concatenate(*batches)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return a dictionary an episode: trees and arrays of its own rows, and its own other values."""
+        """Return one dictionary per episode, with its rows as trees and arrays, and its other values."""
         episodes = []
         for episode in self.split():
             fields = {name: getattr(episode, name) for name in (*_STEP_FIELDS, "episode_infos")}
@@ -279,7 +274,7 @@ class EpisodeBatch:
         return episodes
 
     def split(self) -> list[EpisodeBatch]:
-        """Return one batch an episode; arrays are views."""
+        """Return one batch per episode; arrays are views."""
         episodes = []
         for index, (start, stop) in enumerate(pairwise([0, *np.cumsum(self.lengths).tolist()])):
             parts = dict.fromkeys(_STEP_FIELDS, slice(start, stop))
@@ -305,51 +300,49 @@ class EpisodeBatch:
 
     @property
     def terminals(self) -> Array:
-        """Which steps ended an episode by its own rules, bool (T,): the last one of a terminated episode."""
+        """True for the last step of a terminated episode, bool (T,)."""
         return np.asarray(self.step_types == StepType.TERMINAL)
 
     @property
     def timeouts(self) -> Array:
-        """Which steps were cut off, bool (T,): the last one of an episode that is truncated alone.
+        """True for the last step of an episode that is truncated and not terminated, bool (T,).
 
-        One that is terminated too is in `terminals` alone, since d3rlpy and the loaders of D4RL take no step
-        that is both.
+        The last step of an episode with both flags is only in `terminals`, because d3rlpy and the D4RL loaders
+        reject steps with both.
         """
         return np.asarray(self.step_types == StepType.TIMEOUT)
 
     @property
     def valids(self) -> Array:
-        """Where the padded arrays hold a step, bool (N, longest episode)."""
+        """True for the steps in padded arrays, False for padding, bool (N, longest episode)."""
         return np.asarray(np.arange(self.lengths.max()) < self.lengths[:, None])
 
     padded_observations = _padded(
         "observations",
-        "observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)",
+        "observations padded with zeros or empty strings, tree of arrays (N, longest episode, *shape)",
     )
-    padded_next_observations = _padded("next_observations", "next observations padded likewise")
-    padded_actions = _padded("actions", "actions padded likewise")
+    padded_next_observations = _padded("next_observations", "next observations, padded like observations")
+    padded_actions = _padded("actions", "actions, padded like observations")
     padded_rewards = _padded("rewards", "rewards padded with zeros, (N, longest episode)")
     padded_step_types = _padded(
-        "step_types", "step types padded with zeros; `valids` tells padding from FIRST"
+        "step_types", "step types padded with zeros; `valids` distinguishes padding from FIRST"
     )
-    padded_env_infos = _padded(
-        "env_infos", "env infos padded, with what masked and object arrays have for no value"
-    )
-    padded_agent_infos = _padded("agent_infos", "agent infos padded likewise")
+    padded_env_infos = _padded("env_infos", "env infos, padded with masked values, or None in object arrays")
+    padded_agent_infos = _padded("agent_infos", "agent infos, padded like env infos")
 
     @property
     def observations_list(self) -> list[Tree]:
-        """One tree of arrays an episode."""
+        """The observations of each episode, a tree of arrays (length, *shape)."""
         return [episode.observations for episode in self.split()]
 
     @property
     def actions_list(self) -> list[Tree]:
-        """One tree of arrays an episode."""
+        """The actions of each episode, a tree of arrays (length, *shape)."""
         return [episode.actions for episode in self.split()]
 
 
 TrajectoryBatch = EpisodeBatch
-"""Its older name."""
+"""The older name of `EpisodeBatch` in garage."""
 
 
 def _as_row(value: Any) -> Array:
@@ -357,7 +350,7 @@ def _as_row(value: Any) -> Array:
 
 
 def _check_field(name: str, value: Any, n_rows: int, env_spec: EnvSpec) -> None:
-    """Raise ValueError unless a field has its form, of which the message shows both trees."""
+    """Raise ValueError unless a field has the right types and shapes."""
     form = map_tree(_form, value)
     if name.endswith("infos"):
         expected: Any = f"a dict of arrays of length {n_rows}"
@@ -377,7 +370,7 @@ def _check_field(name: str, value: Any, n_rows: int, env_spec: EnvSpec) -> None:
 
 
 def _form(leaf: Any) -> str:
-    """Return type and shape of a leaf in words."""
+    """Return the type and shape of a leaf, for messages."""
     if not isinstance(leaf, np.ndarray):
         return f"a {type(leaf).__name__}"
     if leaf.dtype == object and not all(isinstance(value, str | np.ndarray) for value in leaf.flat):
@@ -386,4 +379,4 @@ def _form(leaf: Any) -> str:
 
 
 def _array_form(dtype: DType, shape: Shape) -> str:
-    return f"{'text' if dtype.kind == 'O' else dtype} of shape {shape}"
+    return f"{'str' if dtype.kind == 'O' else dtype} of shape {shape}"

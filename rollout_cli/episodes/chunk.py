@@ -1,6 +1,6 @@
-"""Chunk: flat columns of many episodes, so that none has a cost of its own.
+"""Chunk, the flat columns of many episodes, and ChunkRef, a reference to a chunk in another process.
 
-ChunkRef stands for a chunk that lies elsewhere: it has what is needed to order episodes and to cut segments.
+A chunk avoids a fixed cost per episode. A reference has the facts for ordering episodes and cutting segments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollout_cli.episodes.plain import Fields, plain_bytes
 from rollout_cli.episodes.spaces import Array, Leaves
 
 MESSAGE_BYTES = 16 << 20
-"""A chunk with more bytes travels in pieces of about this size, or of one episode each."""
+"""A chunk with more bytes is sent in pieces of at most this size, or of one episode."""
 
 _STEP_FIELDS = ("observations", "actions", "rewards", "env_infos", "agent_infos")
 _EPISODE_ARRAYS = ("numbers", "seeds", "lengths", "terminated", "truncated", "workers", "wall_times")
@@ -27,13 +27,13 @@ _EPISODE_FIELDS = (*_EPISODE_ARRAYS, "last_observations", "episode_infos")
 
 
 def sum_of(rewards: Array) -> float:
-    """Return the sum of rewards, or of returns: nan of inf and -inf, and inf where a float is too small."""
+    """Return the sum of rewards or returns, without warnings: nan for inf and -inf, and inf for an overflow."""
     with np.errstate(all="ignore"):
         return float(rewards.sum())
 
 
 class _Episodes:
-    """What chunks and references to them have in common."""
+    """The common base class of Chunk and ChunkRef."""
 
     __slots__ = ()
 
@@ -42,12 +42,12 @@ class _Episodes:
 
     @property
     def n_episodes(self) -> int:
-        """How many episodes the chunk holds."""
+        """The number of episodes."""
         return len(self.numbers)
 
     @property
     def n_steps(self) -> int:
-        """How many rows the chunk holds."""
+        """The number of rows."""
         return int(self.lengths.sum())
 
 
@@ -55,35 +55,35 @@ class _Episodes:
 class Chunk(_Episodes):
     """N episodes in T rows; T is the sum of `lengths`."""
 
-    numbers: Array  # Episode numbers, int64 (N,), rising.
-    seeds: Array  # Those given to `env.reset`, int64 (N,); -1 where an environment began by itself.
+    numbers: Array  # Episode numbers, int64 (N,), ascending.
+    seeds: Array  # Seeds passed to `env.reset`, int64 (N,); -1 if the environment reset itself.
     lengths: Array  # Rows of each episode, int64 (N,).
     terminated: Array  # bool (N,).
     truncated: Array  # bool (N,); both may be true.
-    workers: Array  # Which worker ran it, int32 (N,).
-    wall_times: Array  # Seconds from its reset to its last step, float64 (N,).
-    observations: Leaves  # One array a leaf of the space, (T, *leaf.shape); so are actions.
+    workers: Array  # The worker that ran the episode, int32 (N,).
+    wall_times: Array  # Seconds from the reset to the last step, float64 (N,).
+    observations: Leaves  # One array per leaf of the space, (T, *leaf.shape); likewise the actions.
     actions: Leaves
     rewards: Array  # float64 (T,).
-    last_observations: Leaves  # What followed each episode's last step, (N, *leaf.shape).
+    last_observations: Leaves  # The observation after each episode's last step, (N, *leaf.shape).
     env_infos: InfoTable  # Of `env.step`, T rows.
     agent_infos: InfoTable  # Of the policy, T rows.
     episode_infos: InfoTable  # Of `env.reset`, N rows.
 
     @property
     def return_sum(self) -> float:
-        """The sum of its rewards."""
+        """The sum of the rewards."""
         return sum_of(self.rewards)
 
     @property
     def n_bytes(self) -> int:
-        """The bytes of its observations, actions and rewards, near enough to account for memory."""
+        """The bytes of observations, actions and rewards, which approximate the memory of the chunk."""
         columns = (*self.observations, *self.actions, self.rewards, *self.last_observations)
         return sum(column.nbytes for column in columns)
 
     @property
     def variable_bytes(self) -> Array:
-        """Bytes per episode that do not depend on its length, int64 (N,): those of strings and infos."""
+        """The bytes of strings and infos per episode, which do not follow from its length, int64 (N,)."""
         n_bytes = np.zeros(self.n_episodes, np.int64)
         episodes = np.arange(self.n_episodes)
         infos = (*self.env_infos.columns, *self.agent_infos.columns)
@@ -99,7 +99,7 @@ class Chunk(_Episodes):
         return n_bytes
 
     def load(self) -> Chunk:
-        """Return the chunk: it is here."""
+        """Return the chunk itself."""
         return self
 
     def episodes(self, start: int, stop: int) -> Chunk:
@@ -113,7 +113,7 @@ class Chunk(_Episodes):
     def rows(self, start: int, stop: int) -> Chunk:
         """Return rows `start` to `stop - 1` of a chunk of one episode, as views.
 
-        The episode's facts stay, but where rows follow, these have not ended it.
+        The episode's facts stay the same, but if more rows follow, it is neither terminated nor truncated.
         """
         fields: Fields = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
         if stop < self.n_steps:
@@ -122,7 +122,7 @@ class Chunk(_Episodes):
         return replace(self, lengths=np.array([stop - start], np.int64), **fields)
 
     def truncated_at(self, limit: int) -> Chunk:
-        """Return a chunk of one whole episode as it would be under a limit of so many steps, in views."""
+        """Return a chunk of one complete episode, truncated after `limit` steps, as views."""
         if self.n_steps < limit:
             return self
         return replace(self.rows(0, limit), truncated=np.ones(1, bool))
@@ -130,23 +130,23 @@ class Chunk(_Episodes):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkRef(_Episodes):
-    """A chunk that lies elsewhere; it is picklable if `source` is."""
+    """A reference to a chunk in another process; it is picklable if `source` is."""
 
-    numbers: Array  # These are a Chunk's.
+    numbers: Array  # The first four fields equal those of the chunk.
     lengths: Array
     variable_bytes: Array
     n_bytes: int
-    source: Callable[[], Chunk]  # Loads the chunk that this one was cut from.
-    start: int = 0  # The place of its first episode in that.
-    whole_sum: float | None = None  # The sum of its rewards; None where it was cut.
+    source: Callable[[], Chunk]  # Loads the complete chunk.
+    start: int = 0  # The index of the first episode in the complete chunk.
+    whole_sum: float | None = None  # The sum of the rewards; None for a part of a chunk.
 
     @property
     def return_sum(self) -> float:
-        """The sum of its rewards."""
+        """The sum of the rewards."""
         return self.load().return_sum if self.whole_sum is None else self.whole_sum
 
     def load(self) -> Chunk:
-        """Return the chunk; raises what its source does."""
+        """Return the chunk; errors of `source` are raised."""
         return self.source().episodes(self.start, self.start + self.n_episodes)
 
     def episodes(self, start: int, stop: int) -> ChunkRef:
@@ -179,7 +179,7 @@ def _joined(chunks: Sequence[Chunk], name: str) -> Any:
 
 
 def _value_bytes(values: Array, kind: str) -> Array:
-    """Return the nominal bytes of each of N values of a kind, int64 (N,): those of `plain_bytes`."""
+    """Return the nominal bytes (`plain_bytes`) of N values of a kind, int64 (N,)."""
     if values.dtype != object:
         return np.full(len(values), 8 * int(np.prod(values.shape[1:], dtype=np.int64)))
     plain: Iterable[Any] = map(json.loads, values) if kind == JSON else values
@@ -187,32 +187,31 @@ def _value_bytes(values: Array, kind: str) -> Array:
 
 
 def concatenate(chunks: Sequence[Chunk]) -> Chunk:
-    """Return the episodes of `chunks` in sequence."""
+    """Return one chunk with the episodes of all `chunks`, in order."""
     if not chunks:
-        raise ValueError("there is no chunk to concatenate")
+        raise ValueError("no chunks to concatenate, expected at least one")
     if len(chunks) == 1:
         return chunks[0]
     return Chunk(**{name: _joined(chunks, name) for name in (*_EPISODE_FIELDS, *_STEP_FIELDS)})
 
 
 def in_order(chunk: Chunk) -> Chunk:
-    """Return a chunk's episodes in the order of their numbers."""
+    """Return a chunk with its episodes sorted by number."""
     order = np.argsort(chunk.numbers)
     runs = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
     return concatenate([chunk.episodes(int(run[0]), int(run[-1]) + 1) for run in runs])
 
 
 def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
-    """Return each episode's sum of rewards, float64 (N,): always the same bits for the same rewards."""
+    """Return the sum of rewards of each episode, float64 (N,), bit for bit equal for equal rewards."""
     starts = np.cumsum(lengths) - lengths
-    # A copy: numpy adds unaligned values, such as views of a message, block by block, which rounds
-    # differently.
-    with np.errstate(all="ignore"):  # As in `sum_of`: rewards have warnings of ours.
+    # A copy: numpy sums unaligned values, such as views of a message, in blocks, which changes the rounding.
+    with np.errstate(all="ignore"):  # This package has its own warnings about rewards.
         return np.asarray(np.add.reduceat(np.concatenate([*rewards, np.zeros(0)]), starts))
 
 
 def for_transport(chunk: Chunk, limit: int = MESSAGE_BYTES) -> list[Chunk]:
-    """Return `chunk` in pieces of at most `limit` bytes, or of one episode."""
+    """Split `chunk` into pieces of at most `limit` bytes, or of one episode."""
     if chunk.n_bytes <= limit or chunk.n_episodes == 1:
         return [chunk]
     middle = chunk.n_episodes // 2
@@ -222,10 +221,10 @@ def for_transport(chunk: Chunk, limit: int = MESSAGE_BYTES) -> list[Chunk]:
 
 
 def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
-    """Return a chunk without the infos whose keys match a pattern; its tables count them as dropped.
+    """Return a chunk without the infos that match a pattern; its tables count them as dropped.
 
-    A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below
-    it too. It means the infos of steps, policies and resets alike, unless it begins with the name of one:
+    A pattern is a dotted path (`episode.t`) or a glob pattern (`*_time`), and also matches nested values. It
+    applies to the infos of steps, policies and resets, unless it has the prefix of one group, as in
     `env_info.episode.t`.
     """
     kept: Fields = {
@@ -249,7 +248,7 @@ def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable
 
 
 def unmatched_patterns(patterns: Sequence[str], dropped: Iterable[str]) -> list[str]:
-    """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
+    """Return the patterns that match no dropped info; `dropped` has names such as `env_info.episode.t`."""
     unmatched = [*patterns]
     for name in dropped:
         group, _, path = name.partition(".")

@@ -1,8 +1,8 @@
-"""Info dictionaries, which hold anything at any step, as typed columns.
+"""Info dictionaries, which may contain any value at any step, as typed columns.
 
-An `InfoTable` holds many of them as sparse columns, one for each (path, kind) that was met, so that nothing
-is lost or cast. Info arrays, as an EpisodeBatch has them, are one array a path: masked where some rows lack a
-number, and of objects, None among them, where some lack anything else.
+An `InfoTable` stores info dictionaries as sparse columns, one per (path, kind), without loss or casts. Info
+arrays, the form of EpisodeBatch, are one array per path. If some rows lack a number the array is masked; if
+they lack another value it has objects, with None for missing values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rollout_cli.episodes.spaces import Array, Arrays, DType, Shape, has_utf8
 InfoPath = tuple[str, ...]
 
 InfoColumns = Mapping[str, tuple[InfoPath, str]]
-"""The typed info columns by name (`env_info.x`): the keys that lead to a value; its kind, never `json`."""
+"""The path and the kind (never `json`) of each typed info column, by name, such as `env_info.x`."""
 
 InfoArrays = dict[str, Array]
 """Info arrays by dotted path."""
@@ -32,26 +32,26 @@ INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 
 STRING = "string"
 JSON = "json"
-"""The kind of a value with no column type of its own: its column holds JSON texts."""
+"""The kind of values without their own column type, which are stored as JSON strings."""
 
 DENSE_BYTES = 1 << 30
-"""An info array that some rows lack is filled up to this size at most."""
+"""The maximum size of a masked info array."""
 
 MAX_NESTING = 16
-"""Dictionaries nested deeper than this are JSON, so that one that holds itself ends (JSON refuses it)."""
+"""Dictionaries nested deeper than this are stored as JSON, which rejects a dictionary that contains itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InfoColumn:
     """The values of one kind at one path, and the rows that have them."""
 
-    path: InfoPath  # Keys from the root of the info dictionary; nested dictionaries give longer paths.
-    kind: str  # A numpy dtype such as `bool`, one with a shape (`float32[3,2]`), `string` or `json`.
-    rows: Array | None  # Ascending int64, shape (n,); None where every row has a value.
-    values: Array  # Shape (n, *shape); dtype object, holding str, for `string` and `json`.
+    path: InfoPath  # Keys from the root of the info dictionary.
+    kind: str  # A numpy dtype such as `bool`, a dtype with a shape (`float32[3,2]`), `string` or `json`.
+    rows: Array | None  # Ascending int64, shape (n,); None if every row has a value.
+    values: Array  # Shape (n, *shape); str objects for `string` and `json`.
 
     def row_numbers(self) -> Array:
-        """Return the rows that have a value, shape (n,)."""
+        """Return the rows with a value, shape (n,)."""
         return np.arange(len(self.values)) if self.rows is None else self.rows
 
     def items(self) -> Iterator[tuple[int, Any]]:
@@ -73,20 +73,20 @@ class InfoColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InfoTable:
-    """`n_rows` info dictionaries as columns, in the order in which the columns were first met."""
+    """`n_rows` info dictionaries as columns, in order of first appearance."""
 
     n_rows: int
     columns: tuple[InfoColumn, ...] = ()
-    # By dotted path, the rows (ascending int64, some more than once) of values that nothing can store.
+    # By dotted path, the rows of values that cannot be stored (ascending int64, possibly with duplicates).
     dropped_rows: Arrays = field(default_factory=dict)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many values were dropped, by dotted path."""
+        """The number of dropped values, by dotted path."""
         return {name: len(rows) for name, rows in self.dropped_rows.items()}
 
     def slice(self, start: int, stop: int) -> InfoTable:
-        """Return rows `start` to `stop - 1`; columns with no value there are omitted."""
+        """Return rows `start` to `stop - 1`, without columns that have no values there."""
         columns = []
         for column in self.columns:
             part = column.slice(start, stop)
@@ -100,10 +100,9 @@ class InfoTable:
         return InfoTable(stop - start, tuple(columns), dropped_rows)
 
     def to_arrays(self) -> InfoArrays:
-        """Return one info array a dotted path, length `n_rows`.
+        """Return one info array per dotted path, length `n_rows`.
 
-        A path whose masked array would take over `DENSE_BYTES`, as a few renderings do, is an array of
-        objects, too.
+        If the masked array would need more than `DENSE_BYTES`, e.g. for a few images, the array has objects.
         """
         by_path: dict[str, list[InfoColumn]] = {}
         for column in self.columns:
@@ -128,7 +127,7 @@ class InfoTable:
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """Return `name`, or else the first of `name#2`, `name#3` and so on that is not taken."""
+    """Return `name`, or the first of `name#2`, `name#3`, … that is not taken."""
     free = name
     numbers = count(2)
     while free in taken:
@@ -137,12 +136,12 @@ def free_name(name: str, taken: Container[str]) -> str:
 
 
 def all_masked(shape: Shape, dtype: DType) -> Array:
-    """Return an array without any value: zeros under a mask."""
+    """Return an array whose elements are all masked."""
     return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
 
 
 def concatenate_arrays(infos: Sequence[Arrays], sizes: Sequence[int]) -> InfoArrays:
-    """Join info arrays by key; those of `infos[j]` have length `sizes[j]`."""
+    """Concatenate info arrays by key; the arrays of `infos[j]` have length `sizes[j]`."""
     return {key: _join(key, infos, sizes) for key in dict.fromkeys(chain(*infos))}
 
 
@@ -161,7 +160,7 @@ def _join(key: str, infos: Sequence[Arrays], sizes: Sequence[int]) -> Array:
 
 
 def concatenated(arrays: Sequence[Array]) -> Array:
-    """Return arrays after one another: a masked one where one of them is, objects where types differ."""
+    """Concatenate arrays: the result is masked if one array is, and has objects if types differ."""
     first = arrays[0]
     if any((array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]) for array in arrays):
         arrays = list(map(_objects, arrays))
@@ -179,7 +178,7 @@ def _objects(column: Array) -> Array:
 
 
 def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
-    """Return the rows of `tables` after one another."""
+    """Return one table with the rows of all `tables`, in order."""
     parts: dict[tuple[InfoPath, str], list[tuple[Array, Array]]] = {}
     dropped: dict[str, list[Array]] = {}
     offset = 0
@@ -199,12 +198,12 @@ def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
 
 
 def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
-    """Turn info dictionaries, one a row, into typed columns.
+    """Convert info dictionaries, one per row, to typed columns.
 
-    Numbers and arrays of numbers keep their type (Python's int is int64, its float float64), a str is
-    `string`, None, lists and the like become JSON, and what JSON cannot hold is dropped and counted; so is
-    the second of two keys with the same string, such as 1 and "1". Lone surrogates, which UTF-8 lacks, are
-    escaped in keys, and make a string JSON.
+    Numbers and arrays of numbers keep their type (a Python int is int64, a float is float64), and a str is
+    `string`. None, lists and similar values become JSON. Values that JSON cannot represent are dropped and
+    counted, as is the second of two keys with the same string, such as 1 and "1". Lone surrogates, which are
+    not valid UTF-8, are escaped in keys; a string with a lone surrogate becomes JSON.
     """
     if (uniform_columns := _uniform(infos)) is not None:
         return InfoTable(len(infos), uniform_columns)
@@ -235,7 +234,7 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
 
 
 def _uniform(infos: Sequence[Mapping[Any, Any]]) -> tuple[InfoColumn, ...] | None:
-    """Return the columns of infos that share their keys, each with numbers of one type; else None."""
+    """Return the columns if all infos have the same keys, with numbers of one type each; else None."""
     if not infos or not infos[0]:
         return None
     keys = infos[0].keys()
@@ -250,7 +249,7 @@ def _uniform(infos: Sequence[Mapping[Any, Any]]) -> tuple[InfoColumn, ...] | Non
             return None
         try:
             columns.append(InfoColumn((key,), kind, None, np.array(values, kind)))
-        except OverflowError:  # An integer that needs more than 64 bits.
+        except OverflowError:  # An integer of more than 64 bits.
             return None
     return tuple(columns)
 
@@ -265,16 +264,16 @@ def _entries(info: Mapping[Any, Any], prefix: InfoPath = ()) -> Iterator[tuple[I
 
 
 def key_text(key: Any) -> str:
-    """Return a key of an info dictionary as a string that can be written as UTF-8."""
+    """Return a key of an info dictionary as a valid UTF-8 string."""
     try:
         string = str(key)
-    except Exception:  # noqa: BLE001 - a key is the user's object, and may raise anything
+    except Exception:  # noqa: BLE001 - a user's object may raise any error
         string = f"<{type(key).__name__}>"
     return string.encode("utf-8", "backslashreplace").decode()
 
 
 def kind_type(kind: str) -> tuple[DType, Shape]:
-    """Return dtype and shape of one value of a numeric kind: `float32[3,2]` is (float32, (3, 2))."""
+    """Return dtype and shape of a numeric kind: (float32, (3, 2)) for `float32[3,2]`."""
     name, _, shape = kind.partition("[")
     return np.dtype(name), tuple(map(int, re.findall(r"\d+", shape)))
 
@@ -284,8 +283,7 @@ _FAST_KINDS: dict[type, str] = {
     int: "int64",
     float: "float64",
     str: STRING,
-    # Simulators give several of these in every step; asking numpy for a dtype's name takes longer than
-    # recording them.
+    # Simulators return several of these in every step; numpy's dtype name takes longer than the recording.
     np.bool_: "bool",
     np.int64: "int64",
     np.float64: "float64",
@@ -296,7 +294,7 @@ _WIDEST_BYTES = 8
 
 
 def classify(value: Any) -> tuple[str | None, Any]:
-    """Return the kind of an info value and its value in the column; (None, None) if nothing can store it."""
+    """Return the kind of an info value and the value to store; (None, None) if it cannot be stored."""
     kind = _FAST_KINDS.get(type(value))
     fits = kind != STRING or has_utf8(value)
     if kind == "int64":
@@ -305,7 +303,7 @@ def classify(value: Any) -> tuple[str | None, Any]:
         return kind, value
     try:
         is_masked = isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value)
-        # What lies under a mask is no value: a plain array would show it.
+        # A masked array is not converted to a plain array, which would show the masked elements.
         if hasattr(value, "__array__") and not isinstance(value, type) and not is_masked:
             value = np.asarray(value)
             if value.ndim == 0 and value.dtype.kind == "U":
@@ -314,8 +312,8 @@ def classify(value: Any) -> tuple[str | None, Any]:
                 name = value.dtype.newbyteorder("=").name
                 if value.ndim:
                     return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
-                # `[()]` takes a scalar out of what may be an environment's own buffer.
+                # `[()]` copies a scalar, since the array may be a buffer of the environment.
                 return name, value.item() if name in ("bool", "int64", "float64") else value[()]
         return JSON, json.dumps(plain_value(value), sort_keys=True, allow_nan=False)
-    except Exception:  # noqa: BLE001 - a device array, a tensor with a gradient and others raise anything
+    except Exception:  # noqa: BLE001 - device arrays and tensors with gradients raise various errors
         return None, None

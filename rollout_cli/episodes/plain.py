@@ -1,7 +1,7 @@
-"""Plain values: what JSON has.
+"""Plain values: values that JSON represents.
 
-The numbers that it lacks are the texts `nan`, `inf` and `-inf`, wherever this package writes JSON; `float`
-reads them. A text that is one of them is not told from the number.
+Numbers that JSON lacks are written as the strings `nan`, `inf` and `-inf`, which `float` parses. They cannot
+be distinguished from equal strings.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 Document = Mapping[str, Any]
-"""A JSON object, or other values by name, that is only read."""
+"""A JSON object, or other values by name, that must not be changed."""
 
 Fields = dict[str, Any]
-"""Values by name, such as a JSON object that is being made."""
+"""Values by name, such as a JSON object under construction."""
 
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""The numbers that JSON lacks, by the strings that stand for them."""
+"""The numbers that JSON lacks, by their strings."""
 
 
 def plain_value(value: Any) -> Any:
-    """Return `value` built of what JSON has; `TypeError` where it holds anything that has no such form."""
+    """Return `value` as JSON values; raise TypeError if it contains an object that JSON cannot represent."""
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float):
@@ -37,21 +37,21 @@ def plain_value(value: Any) -> Any:
         return sorted(map(plain_value, value), key=repr)
     if isinstance(value, np.ndarray | np.generic):
         plain = value.tolist()
-        # What Python has no number for, such as a long double, stays numpy's.
+        # `tolist` returns a numpy scalar if Python has no equivalent, e.g. for a long double.
         if not isinstance(plain, np.generic):
             return plain_value(plain)
     raise TypeError(type(value).__name__)
 
 
 def plain_json(document: Any, **options: Any) -> Any:
-    """Return a document as JSON gives it back: what JSON lacks is a text; `options` go to `json.loads`."""
+    """Return a document after a JSON round trip, with strings for other values; `options` go to `json.loads`."""
     return json.loads(
         json.dumps(document, default=str), parse_constant=lambda name: str(float(name)), **options
     )
 
 
 def from_plain(value: Any) -> Any:
-    """Return a plain value with the numbers back that JSON lacks."""
+    """Return a plain value with `nan`, `inf` and `-inf` as numbers again."""
     if isinstance(value, dict):
         return {key: from_plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -60,11 +60,10 @@ def from_plain(value: Any) -> Any:
 
 
 def plain_bytes(value: Any) -> int:
-    """Return the nominal bytes of a plain value or an array: 8 a number, and of a text those of its UTF-8.
+    """Return the nominal bytes of a plain value or array: 8 per number, and the UTF-8 bytes of a string.
 
-    They are the same whether a value has a column or is stored as JSON: where a segment ends follows from
-    what is stored. So a number has 8 whatever its type, and the texts that stand for numbers in JSON have 8
-    too.
+    The bytes decide where a segment ends, and must be equal for a value in a column and in JSON. A number
+    therefore has 8 bytes for every type, and so does a string that stands for a number.
     """
     if isinstance(value, dict):
         return plain_bytes([*value, *value.values()])

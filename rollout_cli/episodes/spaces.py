@@ -1,6 +1,6 @@
-"""A space as named leaves, and back: a tree of Dict and Tuple nodes over leaves that each fill one column.
+"""Spaces as trees: Dict and Tuple nodes with named leaves, each of which is stored in one column.
 
-A space as JSON, and back, so that a dataset's reader needs no environment.
+Spaces are also converted to JSON and back, so that readers of a dataset do not need the environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 Arrays = Mapping[str, Array]
 """Arrays by name."""
 Leaves = tuple[Array, ...]
-"""One array a leaf of a space."""
+"""One array per leaf of a space."""
 Space = spaces.Space[Any]
 LeafPath = tuple[str | int, ...]
 LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary", "text", "sequence"]
@@ -43,38 +43,38 @@ _KINDS: tuple[tuple[type[Space], LeafKind], ...] = (
     (spaces.MultiBinary, "multi_binary"),
 )
 _COLUMN_DTYPES = {"discrete": np.int64, "text": object, "sequence": object}
-"""The dtypes of columns where they are not the spaces' own."""
+"""The dtypes of columns that differ from the dtype of the space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf of a space: what fills one column."""
+    """One leaf of a space, which is stored in one column."""
 
-    path: LeafPath  # Keys (Dict) and positions (Tuple) from the root; empty where the space is the leaf.
+    path: LeafPath  # Keys (Dict) and positions (Tuple) from the root; empty if the space itself is the leaf.
     kind: LeafKind
-    dtype: DType  # Of its column; `object` for text, and for sequences: arrays (k, *shape of an element).
+    dtype: DType  # Of the column; `object` for strings and for sequences, which are arrays (k, *shape).
     shape: Shape  # Of one sample.
     space: Space
 
     @property
     def name(self) -> str:
-        """The dotted path, empty for the root: `("camera", 0)` is `camera.0`."""
+        """The dotted path, such as `camera.0` for `("camera", 0)`; empty for the root."""
         return ".".join(map(str, self.path))
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of one fixed-size row; 0 for text and sequences, whose rows differ."""
+        """The bytes of one row; 0 for strings and sequences, whose rows differ in size."""
         return 0 if self.dtype == object else self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def element(self) -> Leaf:
-        """The leaf of a sequence's elements."""
+        """The leaf of the elements of a sequence."""
         space: Any = self.space
         return space_leaves(space.feature_space)[0]
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
-        """The minimum and the maximum of each number of a sample; None for text and sequences."""
+        """The minimum and the maximum of each number of a sample; None for strings and sequences."""
         space: Any = self.space
         if self.kind == "box":
             return space.low, space.high
@@ -88,21 +88,21 @@ class Leaf:
 
 
 def space_leaves(space: Space) -> tuple[Leaf, ...]:
-    """Return the leaves of `space` in the order of its own tree (Dict keys as the space orders them).
+    """Return the leaves of `space` in the order of its tree (Dict keys in the order of the space).
 
-    A space of texts other than Text, such as MiniGrid's MissionSpace, is a text leaf: its dtype says so.
-    A Sequence of Box or Discrete is one leaf.
+    A custom space of strings, such as MiniGrid's MissionSpace, has the kind `text`, by its dtype. A
+    Sequence of Box or Discrete is one leaf.
 
     Raises:
-        UnsupportedSpaceError: For spaces without a fixed set of columns (Graph, OneOf, other sequences,
-            unknown ones) or any leaf, and for keys that have no UTF-8.
+        UnsupportedSpaceError: The space does not have a fixed number of columns (Graph, OneOf, other
+            sequences, unknown spaces), has no leaf, or has a key that is not valid UTF-8.
     """
     leaves = tuple(_leaves(space, ()))
     if not leaves:
         raise UnsupportedSpaceError(
-            f"the space {space} has no values: nothing could be stored",
+            f"the space {space} is empty, expected at least one leaf",
             code="space-empty",
-            hint="wrap the environment so that its spaces hold at least one Box, Discrete or other leaf",
+            hint="wrap the environment so that its spaces have at least one Box, Discrete or other leaf",
         )
     return leaves
 
@@ -113,9 +113,9 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
         for key, child in children:
             if not isinstance(key, str | int):
                 raise UnsupportedSpaceError(
-                    f"the key {key!r} of a Dict space is a {type(key).__name__}, which JSON has no key for",
+                    f"the key {key!r} of a Dict space is a {type(key).__name__}, expected a str or an int",
                     code="space-key",
-                    hint="wrap the environment so that the keys of its Dict spaces are texts or integers",
+                    hint="wrap the environment so that the keys of its Dict spaces are strings or integers",
                 )
             yield from _leaves(child, (*path, key))
         return
@@ -124,14 +124,14 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
     if kind is None:
         location = f" at {name!r}" if path else ""
         raise UnsupportedSpaceError(
-            f"a {type(space).__name__} space{location} has no fixed set of columns",
+            f"a {type(space).__name__} space{location} does not have a fixed number of columns",
             code="space-unsupported",
-            hint="wrap the environment so that it gives "
+            hint="wrap the environment so that its spaces are "
             "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple, or a Sequence of Box or Discrete",
         )
     if not has_utf8(name):
         raise UnsupportedSpaceError(
-            f"the key {name!r} has no UTF-8 and cannot name a column",
+            f"the key {name!r} is not valid UTF-8 and cannot name a column",
             code="space-key",
             hint="wrap the environment so that the keys of its Dict spaces are valid Unicode",
         )
@@ -151,7 +151,7 @@ def _kind(space: Space) -> LeafKind | None:
 
 
 def has_utf8(value: str) -> bool:
-    """Return whether a string can be written as UTF-8, which has no lone surrogates."""
+    """Return True if a string can be encoded as UTF-8, i.e. has no lone surrogates."""
     try:
         return value.isascii() or bool(value.encode())
     except UnicodeEncodeError:
@@ -166,7 +166,7 @@ def leaf_getter(leaf: Leaf) -> Callable[[Any], Any]:
 
 
 def unflatten(space: Space, columns: Iterable[Any]) -> Any:
-    """Put one value a leaf together into the tree of `space`: dicts for Dict, tuples for Tuple."""
+    """Return the tree of `space` (dicts for Dict, tuples for Tuple) with one value per leaf."""
     remaining = iter(columns)
     if isinstance(space, spaces.Dict):
         return {key: unflatten(child, remaining) for key, child in space.spaces.items()}
@@ -176,7 +176,7 @@ def unflatten(space: Space, columns: Iterable[Any]) -> Any:
 
 
 def are_alike(first: Space, second: Space) -> bool:
-    """Return whether spaces are the same to a dataset, to which MultiBinary((3,)) is MultiBinary(3)."""
+    """Return True if two spaces are stored identically, such as MultiBinary((3,)) and MultiBinary(3)."""
     return first == second or space_to_json(first) == space_to_json(second)
 
 
@@ -193,7 +193,7 @@ def differences(name: str, first: Space, second: Space) -> Iterator[tuple[str, S
 
 
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Apply `function` to the leaves of trees of one structure; only dicts and tuples are nodes."""
+    """Apply `function` to the leaves of trees with the same structure; only dicts and tuples are nodes."""
     if isinstance(tree, dict):
         return {key: map_tree(function, tree[key], *map(itemgetter(key), others)) for key in tree}
     if isinstance(tree, tuple):
@@ -202,7 +202,7 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """Return the leaves of a tree of arrays in its own order."""
+    """Return the leaves of a tree of arrays, in the order of the tree."""
     if isinstance(tree, dict):
         tree = tuple(tree.values())
     if isinstance(tree, tuple):
@@ -211,12 +211,12 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def empty_column(leaf: Leaf, rows: int) -> Array:
-    """Return a column of `rows` zeros (empty strings for text), shape `(rows, *leaf.shape)`."""
+    """Return a column of zeros or empty strings, shape `(rows, *leaf.shape)`."""
     return np.full((rows, *leaf.shape), "" if leaf.kind == "text" else 0, leaf.dtype)
 
 
 class SpaceRows:
-    """Batches of samples of one space, put together and taken apart; its leaves are found once."""
+    """Converts between samples, batches and columns of one space, whose leaves are computed once."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -231,7 +231,7 @@ class SpaceRows:
         return tuple(get(tree) for get in self._getters)
 
     def tree(self, columns: Sequence[Any]) -> Any:
-        """Put one value a leaf together again."""
+        """Return the tree of one value per leaf, the inverse of `columns`."""
         return columns[0] if self._is_leaf else unflatten(self._space, columns)
 
     def split(self, tree: Any) -> list[Any]:
@@ -258,16 +258,16 @@ def _stacked(leaf: Leaf, samples: Sequence[Any]) -> Array:
 
 def _rows(leaf: Leaf, column: Any) -> list[Any]:
     if leaf.kind == "discrete" and isinstance(column, np.ndarray):
-        return list(column.tolist())  # Python's integers are made several times as fast as numpy's.
+        return list(column.tolist())  # Python integers are created several times as fast as numpy integers.
     if leaf.kind == "box" and not leaf.shape and not isinstance(column, list | tuple):
-        return [column[row, ...] for row in range(len(column))]  # A 0-d Box contains arrays, and no numbers.
+        return [column[row, ...] for row in range(len(column))]  # Samples of a 0-d Box are arrays.
     if isinstance(leaf.space, spaces.Sequence) and not leaf.space.stack:
         return list(map(tuple, column))
     return list(column)
 
 
 def count_rows(tree: Any) -> int:
-    """Return n of a tree of arrays (n, *shape)."""
+    """Return the number of rows of a tree of arrays (n, *shape)."""
     return len(tree_leaves(tree)[0])
 
 
@@ -275,10 +275,10 @@ def count_rows(tree: Any) -> int:
 
 
 def space_to_json(space: Space) -> Fields:  # noqa: PLR0911 - one for each kind of space
-    """Describe `space` as JSON, without seeds; `UnsupportedSpaceError` if it has no fixed set of columns."""
+    """Return `space` as JSON, without seeds; raise UnsupportedSpaceError if it cannot be stored."""
     match space:
         case spaces.Dict():
-            # Pairs, because keys keep their order and may be integers.
+            # Pairs keep the order of keys, and integer keys.
             return {
                 "type": "Dict",
                 "spaces": [[key, space_to_json(child)] for key, child in space.spaces.items()],
@@ -325,8 +325,8 @@ def space_to_json(space: Space) -> Fields:  # noqa: PLR0911 - one for each kind 
                 document["class"] = space.own_class
             return document
         case _:
-            # All others are refused but texts of the environment's own, as MiniGrid's, which come back of any
-            # length.
+            # A custom space of strings, such as MiniGrid's, is read back as Text of any length. `space_leaves`
+            # raises for all other spaces.
             space_leaves(space)
             return {
                 "type": "Text",
@@ -338,28 +338,27 @@ def space_to_json(space: Space) -> Fields:  # noqa: PLR0911 - one for each kind 
 
 
 def _bound(bound: Array) -> Any:
-    """Return a bound as one number where all its values are equal (an image's are), else as nested lists."""
+    """Return a bound as one number if all its values are equal, as for images, else as nested lists."""
     is_one = bound.size and (bound == bound.flat[0]).all()
     return plain_value(bound.flat[0] if is_one else bound)
 
 
 def space_from_json(document: Document) -> Space:
-    """Build the space that `space_to_json` described; `DatasetFormatError` for any other description."""
+    """Return the space of a `space_to_json` document; raise DatasetFormatError if the document is invalid."""
     try:
-        # A Box has some arrays of this size, and its constructor more.
+        # A Box has several arrays of this size, and its constructor creates more.
         check_size("a space of info.json", 64 * _n_elements(document))
         return _build(document)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
         raise DatasetFormatError(
-            f"gymnasium {gymnasium.__version__} builds no space as info.json describes it: {error!r}",
+            f"gymnasium {gymnasium.__version__} cannot build a space described in info.json: {error!r}",
             code="info-features",
-            hint="install the gymnasium that info.json names in its versions, "
-            "or restore meta/info.json from a copy",
+            hint="install the gymnasium version that info.json names, or restore meta/info.json from a copy",
         ) from error
 
 
 def _n_elements(document: Any) -> int:
-    """Return how many numbers a described space has, with those of its parts."""
+    """Return the number of elements of a described space, including nested spaces."""
     if isinstance(document, dict):
         return math.prod(document.get("shape") or ()) + _n_elements(document.get("spaces"))
     return sum(map(_n_elements, document)) if isinstance(document, list) else 0
@@ -377,7 +376,7 @@ def _build(document: Document) -> Space:  # noqa: PLR0911 - one for each kind of
             high = _values(document, "high", kind)
             return spaces.Box(low, high, shape=document["shape"], dtype=kind)
         case "Discrete":
-            # Before gymnasium 1.2.2 a Discrete takes no dtype, and all are int64.
+            # Before gymnasium 1.2.2 a Discrete has no argument dtype; all are int64.
             dtype = {} if kind is np.int64 else {"dtype": kind}
             return spaces.Discrete(document["n"], start=document["start"], **dtype)
         case "MultiDiscrete":
@@ -402,16 +401,16 @@ def _build(document: Document) -> Space:  # noqa: PLR0911 - one for each kind of
 
 
 class _OwnText(spaces.Text):
-    """Texts of a space of the environment's own, read back with its class's name, to be described alike."""
+    """A custom space of strings, read back with the name of its class, so that its JSON stays the same."""
 
     own_class = ""
 
     def contains(self, x: Any) -> bool:  # noqa: ARG002
-        """Return True: only the environment's class knows."""
+        """Return True for all values: only the original class could decide."""
         return True
 
 
 def _values(document: Document, name: str, kind: Any) -> Array:
     values = document[name]
-    array = np.array(values, object).astype(kind)  # By way of objects, where `inf` is a string.
+    array = np.array(values, object).astype(kind)  # Via objects, because infinite bounds are strings.
     return array.reshape(document["shape"]) if isinstance(values, list) else np.full(document["shape"], array)

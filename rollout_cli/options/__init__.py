@@ -1,1 +1,1 @@
-"""Options: what a run can be asked for, what each option means for its data, and where the values come from."""
+"""The options of a run: their types, their meaning for its data, and the sources of their values."""

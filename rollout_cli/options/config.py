@@ -1,8 +1,8 @@
 """Every option of `rollout collect` and `rollout exact`, declared once, as a field of `CollectConfig`.
 
-A field has the type, the default and the words for people. Flags, environment variables (`ROLLOUT_*`), keys
-of TOML files and help pages follow from it. Values of TOML and Python are validated strictly: no text stands
-for a number.
+A field declares the type, the default and the help of its option. Flags, environment variables (`ROLLOUT_*`),
+keys of TOML files and help pages are derived from it. Values from TOML and Python are validated strictly: a
+string is not accepted as a number.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ _WORKERS_OWN = {
     "fresh_env",
     "worker_number",
 }
-"""Arguments of every worker that `worker_args` cannot hold, since they follow from other options."""
+"""Worker arguments that `worker_args` must not contain, because other options set them."""
 _UNSET_OUTPUT = Path("rollouts/<env>-<UTC time>")
 
 
 _NATIVE = partial(Rule, "vectorization", "native")
 _SINGLE = _NATIVE(
-    reason="single environments are reset with options",
+    reason="native vector environments do not take reset options per episode",
     hint='omit {vectorization="native"}: {envs_per_worker=…} then steps copies of the environment',
 )
 _WHOLE = partial(
     Rule,
-    reason="only the whole run knows its last episode",
-    hint='give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
+    reason="a shard cannot know which episode of the run is the last",
+    hint='shard a fixed number of episodes: {episodes=N} {shard="i/n"}',
 )
 _LOCAL = partial(Rule, "sampler", "local", hint='use {sampler="multiprocessing"}')
 _NOT_SHARDED = Rule(
     "shard",
-    reason="which episodes count is known when all before them have ended",
-    hint="collect without {keep}, and use `rollout filter` on what `rollout merge` makes",
+    reason="a shard does not know how many episodes earlier shards keep",
+    hint="collect without {keep}, then use `rollout filter` on the merged dataset",
 )
 _WRAPPED = _NATIVE(
-    reason="wrappers are for single environments",
-    hint="omit {wrapper}, or let a factory wrap the vector environment",
+    reason="wrappers apply to single environments",
+    hint="omit {wrapper}, or pass a factory that wraps the vector environment",
 )
-_REPLACED = Rule("resume", reason="one replaces the dataset that the other continues")
+_REPLACED = Rule("resume", reason="--overwrite replaces the dataset, --resume continues it")
 
 
-def _option(panel: str, words: str, default: Any = None, **attributes: Any) -> Any:
-    """Declare an option: its default or what makes it, and attributes of `Option`.
+def _option(panel: str, summary: str, default: Any = None, **attributes: Any) -> Any:
+    """Declare an option with its default value or default factory, and attributes of `Option`.
 
-    Attributes that are left out follow from the field.
+    Omitted attributes are derived from the type of the field.
     """
-    metadata = {"panel": panel, "help": words, **attributes}
+    metadata = {"panel": panel, "help": summary, **attributes}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
-    # A switch and a repeated option show no default.
+    # Help pages show no default for flags without a value and repeatable options.
     if not isinstance(default, bool | tuple | None):
         metadata.setdefault("shown", f"{default:g}" if isinstance(default, float) else str(default))
     return field(default=default, metadata=metadata)
@@ -98,166 +98,154 @@ class CollectConfig:
 
     # fmt: off
     timesteps: types.Count | None = _amount(
-        "Collect the shortest run of episodes that has at least N steps.", short="-n", commands=("collect",),
+        "Collect the fewest episodes with at least N steps in total.", short="-n", commands=("collect",),
         is_amount=True, ends_run=True)
     episodes: types.Episodes | None = _amount(
-        "Collect N episodes, or those numbered A to B-1.", metavar="N|A:B", commands=("collect",),
+        "Collect N episodes, or the episodes numbered A to B-1.", metavar="N|A:B", commands=("collect",),
         is_amount=True, ends_run=True)
     max_time: types.Duration | None = _amount(
-        "End the run after this time of sampling, with the episodes that are finished in order.",
+        "Stop sampling after this time. Episodes after the first unfinished one are dropped.",
         metavar="TIME", commands=("collect",), ends_run=True)
     episodes_per_worker: types.Count | None = _amount(
         "Collect exactly N episodes from each worker.", short="-k", commands=("exact",), is_amount=True,
         ends_run=True)
     keep: types.Text | None = _amount(
-        "Keep only episodes of which this is true, such as 'return >= 400 and length < 200', and count these "
-        "alone.", metavar="EXPRESSION", commands=("collect",), decides_data=True,
-        excludes=(_NOT_SHARDED,))
+        "Keep only episodes that match, e.g. 'return >= 400'. Other episodes do not count.",
+        metavar="EXPRESSION", commands=("collect",), decides_data=True, excludes=(_NOT_SHARDED,))
     keep_cap: types.Count | None = _amount(
-        "Run at most N episodes for those that --keep keeps.",
-        shown="1000 for each of --episodes, or 10 for each of --timesteps", commands=("collect",),
+        "Run at most N episodes, matching or not, with --keep.",
+        shown="1000 per episode of --episodes, or 10 per step of --timesteps", commands=("collect",),
         needs=(Rule("keep"),))
     shard: types.OneShard | None = _amount(
-        "Collect the i-th of n parts, which `rollout merge` joins.", metavar="i/n", decides_data=True,
+        "Collect part i of n; `rollout merge` joins the parts.", metavar="i/n", decides_data=True,
         when_rerun=None, excludes=(_WHOLE("timesteps"), _WHOLE("max_time")))
     max_episode_length: types.Count | None = _amount(
-        "Truncate an episode after N steps; a lower limit of the environment's own still holds.",
-        shown="the environment's own limit", decides_data=True)
+        "Truncate episodes after N steps. A lower time limit of the environment still applies.",
+        shown="the environment's time limit", decides_data=True)
     episode_step_guard: types.Count = _amount(
-        "End the run at an episode of N steps in an environment that has no limit.", 1_000_000)
+        "Abort if an episode reaches N steps without a time limit.", 1_000_000)
 
     policy: types.Text = _code(
-        "The policy: random, a policy file, or module:attr.", "random", short="-p", metavar="SPEC")
+        "Policy: random, a policy file, or module:attr.", "random", short="-p", metavar="SPEC")
     policy_kwargs: types.Keywords = _code(
-        "Argument of the policy's class, factory or kind of file, e.g. config=prod.yaml; repeatable.",
+        "Keyword argument for the policy's class, factory or loader; repeatable. Example: config=prod.yaml.",
         dict, metavar="KEY=VALUE")
     policy_sha256: types.Sha256 | None = _code(
-        "The SHA-256 that the policy's file must have, checked before anything of it is loaded.",
+        "Expected SHA-256 of the policy file, checked before the file is loaded.",
         metavar="HEX", when_rerun=None)
     env: types.Text | None = _code(
-        "The environment: a gymnasium id, spec.json, file.pkl, or module:attr; a policy that is a "
-        "run folder names its own one.", short="-e", metavar="SPEC", shown=DEFAULT_ENV)
+        "Environment: gymnasium id, spec.json, file.pkl or module:attr. An rl_zoo3 run folder given as --policy "
+        "implies it.", short="-e", metavar="SPEC", shown=DEFAULT_ENV)
     env_kwargs: types.Keywords = _code(
-        "A keyword argument for the environment, the value a TOML literal or else text; may be given again.",
+        "Keyword argument for the environment; repeatable. Values are TOML literals or strings.",
         dict, metavar="KEY=VALUE", decides_data=True)
     wrapper: types.Names = _code(
-        "Wrap the environment in a class of gymnasium.wrappers or module:attr, with its arguments, as in "
-        "FrameStackObservation?stack_size=4; may be given again, the innermost first.", (), metavar="SPEC",
-        decides_data=True,
+        "Wrap the environment; repeatable, innermost first. A class of gymnasium.wrappers or module:attr, with "
+        "arguments as in FrameStackObservation?stack_size=4.", (), metavar="SPEC", decides_data=True,
         excludes=(_WRAPPED,))
     reset_options: types.Keywords = _code(
-        "An option for each reset of the environment, as in reset(options=…), the value a TOML literal or "
-        "else text; may be given again.", dict, metavar="KEY=VALUE", decides_data=True, excludes=(_SINGLE,))
+        "Entry of the options of every env.reset(options=…); repeatable. Values are TOML literals or strings.",
+        dict, metavar="KEY=VALUE", decides_data=True, excludes=(_SINGLE,))
     tasks: types.Tasks | None = _code(
-        "A JSON file with a list of objects: episode i is reset with the i-th of them as its options, "
-        "and after the last with the first again.", metavar="FILE", decides_data=True, excludes=(_SINGLE,))
+        "JSON file with a list of reset options, one object per task. Episode i uses task i modulo the number "
+        "of tasks.", metavar="FILE", decides_data=True, excludes=(_SINGLE,))
     deterministic: bool = _code(
-        "Ask the policy for its deterministic actions; one that has no such mode is refused.", default=False,
-        decides_data=True)
+        "Use the policy's deterministic mode.", default=False, decides_data=True)
     epsilon: types.Probability | None = _code(
-        "With this probability, take a uniform action of the whole space in place of the policy's, and "
-        "record which steps these are.", metavar="P", decides_data=True)
+        "Replace the action by a uniform random one with this probability. The dataset marks these steps.",
+        metavar="P", decides_data=True)
     action_noise: types.Deviation | None = _code(
-        "Add Gaussian noise to the actions of a Box, of STD times half the width of its bounds, and clip "
-        "them.", metavar="STD", decides_data=True)
+        "Add Gaussian noise to Box actions and clip them. STD is relative to half the width of the bounds.",
+        metavar="STD", decides_data=True)
     pin: types.Names = _code(
-        "Pin a file that the policy or environment reads by code in C, which no hook of Python sees; "
-        "may be given again.", (), metavar="FILE")
+        "Also pin the content of a file; repeatable. Needed for files that C code reads, which Python's audit "
+        "hooks do not see.", (), metavar="FILE")
     fresh_env: bool = _code(
-        "Build the environment anew for each episode, for one that keeps state over its resets.",
+        "Rebuild the environment for every episode, if it keeps state across resets.",
         default=False, decides_data=True,
-        excludes=(_NATIVE(reason="it steps all environments as one object"),))
+        excludes=(_NATIVE(reason="a native vector environment cannot rebuild one of its environments"),))
     invalid_action: Literal["error", "clip", "warn"] = _code(
-        "An action outside of its space is an error, is moved to its nearest bound, or is only reported.",
-        "error", decides_data=True)
+        "Reject, clip or warn about actions outside the action space.", "error", decides_data=True)
 
     workers: types.Workers = _worker(
-        "How many workers step environments.", usable_cores, short="-w", shown="the usable cores",
-        when_rerun=1)
+        "Number of workers.", usable_cores, short="-w", shown="the usable cores", when_rerun=1)
     envs_per_worker: types.EnvsPerWorker = _worker(
-        "Step N copies of the environment in each worker, with one batched policy call a step.",
+        "Environment copies per worker, with one batched policy call per step.",
         1, short="-m", decides_data=True)
     vectorization: Literal["sync", "native"] = _worker(
-        "Step copies of the environment one by one (sync), or its own vector environment (native).", "sync",
+        "Step copies sequentially (sync) or use the environment's vector form (native).", "sync",
         decides_data=True)
     sampler: Literal["multiprocessing", "local", "ray"] = _worker(
-        "Run the workers as processes (multiprocessing), inside this one (local), or on a Ray cluster (ray).",
+        "Run workers in processes, in this process (local), or on Ray.",
         DEFAULT_SAMPLER, when_rerun="local")
-    start_method: Literal["forkserver", "spawn"] = _worker("How worker processes are started.", "forkserver")
+    start_method: Literal["forkserver", "spawn"] = _worker("Start method of worker processes.", "forkserver")
     ray_address: types.Text | None = _worker(
-        "The Ray cluster to join, such as auto.", shown="RAY_ADDRESS, or a new one on this machine",
+        "Ray cluster to connect to, e.g. auto.", shown="RAY_ADDRESS, or a new cluster on this machine",
         when_rerun=None, needs=(Rule("sampler", "ray", hint='add {sampler="ray"}, or omit {ray_address}'),))
-    cpus_per_worker: types.Share = _worker("How many cores Ray reserves for a worker.", 1.0, metavar="SHARE")
-    gpus_per_worker: types.Share = _worker("How many GPUs Ray reserves for a worker.", 0.0, metavar="SHARE")
+    cpus_per_worker: types.Share = _worker("CPU cores that Ray reserves per worker.", 1.0, metavar="SHARE")
+    gpus_per_worker: types.Share = _worker("GPUs that Ray reserves per worker.", 0.0, metavar="SHARE")
     worker_class: types.ClassName | None = _worker(
-        "A worker class of your own.", metavar="MODULE:CLASS", shown="the built-in worker", decides_data=True,
-        excludes=(_NATIVE(reason="it has a worker class of its own"),))
+        "Custom worker class.", metavar="MODULE:CLASS", shown="the built-in worker", decides_data=True,
+        excludes=(_NATIVE(reason="native vector environments need the built-in vector worker"),))
     worker_args: types.Keywords = _worker(
-        "A keyword argument for the worker class, the value a TOML literal or else text; may be given again.",
+        "Keyword argument for the worker class; repeatable. Values are TOML literals or strings.",
         dict, metavar="KEY=VALUE", decides_data=True)
     seed: types.Natural | None = _worker(
-        "The root seed, from which every episode's seeds follow.", shown="drawn, printed and recorded",
+        "Root seed, from which all other seeds are derived.", shown="random; printed and recorded",
         is_recorded=False)
 
     output: types.Folder = _dataset(
-        "The dataset's folder, or its URI, such as s3://bucket/folder.",
+        "Folder or URI of the dataset, e.g. s3://bucket/folder.",
         _UNSET_OUTPUT, short="-o", metavar="DIR", is_recorded=False)
     overwrite: bool = _dataset(
-        "Replace the dataset that the folder holds.", default=False, is_recorded=False,
-        excludes=(_REPLACED,))
+        "Replace an existing dataset.", default=False, is_recorded=False, excludes=(_REPLACED,))
     resume: bool = _dataset(
-        "Continue the dataset that the folder holds, with its own options where none are given.",
+        "Continue an existing dataset. Its recorded options apply unless they are given again.",
         default=False, is_recorded=False)
     accept_changes: bool = _dataset(
-        "With --resume, go on though files that the policy or environment reads have changed, "
-        "and record that.",
+        "Resume even if files of the policy or environment have changed. The dataset records the change.",
         default=False, is_recorded=False,
         needs=(Rule("resume", hint="add {resume=True}, or omit {accept_changes}"),))
     segment_bytes: types.SegmentBytes = _dataset(
-        "Begin a new data file before an episode that would make one larger than N bytes, "
-        "counted before encoding.",
+        "Maximum size of a data file in bytes, before encoding.",
         128 << 20, shown="128 MiB", decides_data=True)
     next_observation: bool = _dataset(
-        "Also store each step's next observation, which the following row holds anyway.", default=False,
+        "Also store the next observation of every step. The next row has it anyway.", default=False,
         decides_data=True)
-    flush_every: types.Limit = _dataset(
-        "Commit the finished episodes this often, so that a kill loses little.", 30.0)
+    flush_every: types.Limit = _dataset("Commit finished episodes every N seconds.", 30.0)
     drop_info: types.Names = _dataset(
-        "Do not record an info, given by its dotted path, such as episode.t, or a glob of it; "
-        "may be given again.",
+        "Do not record this info; repeatable. A dotted path, such as episode.t, or a glob pattern.",
         (), metavar="KEY", decides_data=True)
     require_reproducible: bool = _dataset(
-        "End with an error unless an episode that is run again is found to be the same.", default=False,
-        when_rerun=False)
+        "Fail if rerun episodes differ from the collected ones.", default=False, when_rerun=False)
 
     on_env_error: Literal["fail", "retry", "skip"] = _fault(
-        "An episode whose environment or policy raises ends the run (fail), is run again up to three times "
-        "in a worker built anew (retry), or is left out and reported (skip), which biases the data.", "fail",
-        when_rerun="fail")
+        "Fail, retry or skip when the environment or policy raises. Each retry, at most three, uses a rebuilt "
+        "worker. Skipped episodes are reported; skipping biases the data.", "fail", when_rerun="fail")
     on_worker_death: Literal["fail", "skip"] = _fault(
-        "An episode that kills its worker three times ends the run (fail), or is left out and reported "
-        "(skip), which biases the data.", "fail", when_rerun="fail")
-    max_worker_restarts: types.Natural = _fault("Start worker processes that died again, N times in all.", 10)
+        "Fail or skip when an episode kills its worker three times. Skipped episodes are reported; skipping "
+        "biases the data.", "fail", when_rerun="fail")
+    max_worker_restarts: types.Natural = _fault("Restart dead worker processes at most N times in total.", 10)
     step_timeout: types.Limit | None = _fault(
-        "Kill a worker whose step, with the reset before it, takes longer; that counts as its death. "
-        "A step of several environments is one.", shown="no limit", when_rerun=None,
-        excludes=(_LOCAL(reason="no worker process could be ended"),))
+        "Kill a worker if a step takes longer. The time includes a preceding reset, and covers all environments "
+        "of a batched step.", shown="no limit", when_rerun=None,
+        excludes=(_LOCAL(reason="the local sampler has no worker process to kill"),))
     episode_timeout: types.Limit | None = _fault(
-        "An episode that takes longer is treated as one whose environment raised.", shown="no limit",
-        when_rerun=None, excludes=(_LOCAL(reason="no worker process could be ended"),))
+        "Treat an episode that takes longer as an environment error.", shown="no limit",
+        when_rerun=None, excludes=(_LOCAL(reason="the local sampler has no worker process to kill"),))
     grace: types.Seconds = _fault(
-        "After Ctrl-C or SIGTERM, wait at most this long for running episodes below the last finished one.",
-        5.0)
+        "Time for running episodes to finish after Ctrl-C or SIGTERM. Only episodes below the last finished "
+        "one use it.", 5.0)
     # fmt: on
 
     @property
     def run_numbers(self) -> range:
-        """The episode numbers of `--episodes`; the numbers of the workers of `exact`."""
+        """The episode numbers of `--episodes`, or the worker numbers of `rollout exact`."""
         return range(*self.episodes) if self.episodes is not None else range(self.workers)
 
     @property
     def shard_numbers(self) -> range:
-        """Those of `run_numbers` that this run runs: all, or the ones of its shard."""
+        """The part of `run_numbers` in this shard; all of `run_numbers` without `--shard`."""
         return self.run_numbers if self.shard is None else self.shard.part_of(self.run_numbers)
 
     def __post_init__(self) -> None:
@@ -267,7 +255,8 @@ class CollectConfig:
             )
         for name, option in OPTIONS.items():
             object.__setattr__(self, name, option.read(getattr(self, name), name))
-        # A folder may name an environment: `completed` of a run reads it. A SPEC may be too long for a path.
+        # A policy folder may imply an environment, which `run.request.completed` reads. `isdir` is false for
+        # a SPEC that is too long to be a path.
         path = self.policy.rpartition(":")[2]
         if self.env is None and not any(map(os.path.isdir, (path, path.partition("?")[0]))):
             object.__setattr__(self, "env", DEFAULT_ENV)
@@ -283,7 +272,7 @@ class CollectConfig:
         self._check_numbers()
 
     def _check_ends(self) -> None:
-        """Raise `ConfigError` unless an option that ends a run is given, and none of another command's."""
+        """Raise `ConfigError` unless an option that ends a run of this command is set, and no other such option."""
         ends = [option for option in OPTIONS.values() if option.ends_run]
         given = [option.flag for option in ends if getattr(self, option.name) is not None]
         allowed = [option.flag for option in ends if self.command in option.commands]
@@ -291,48 +280,46 @@ class CollectConfig:
             raise ConfigError(
                 f"`rollout {self.command}` needs {' or '.join(allowed)}, got {' and '.join(given) or 'none'}",
                 code="amount-option",
-                hint=f"say how much to collect, for example: rollout {self.command} {allowed[0]} 10",
+                hint=f"pass how much to collect, for example: rollout {self.command} {allowed[0]} 10",
             )
 
     def _check_numbers(self) -> None:
-        """Raise `ConfigError` for what depends on more than which options are set."""
+        """Raise `ConfigError` for combinations of values that `Rule` does not express."""
         if self.keep is not None and self.command not in OPTIONS["keep"].commands:
             raise ConfigError(
-                "--keep decides how many episodes run, and `rollout exact` runs the same number in "
-                "each worker",
+                "`rollout exact` does not accept --keep: every worker runs the same number of episodes",
                 code="option-unknown",
                 hint="use `rollout collect`",
             )
         if self.keep is not None and self.run_numbers.start > 0:
             raise ConfigError(
-                "--keep counts episodes from the first one on, and --episodes A:B gives their numbers",
+                "--keep cannot be used with --episodes A:B: it counts matching episodes from episode 0 on",
                 code="options-exclude-each-other",
-                hint="say how many to keep: {episodes=N}",
+                hint="pass the number of episodes to keep: {episodes=N}",
             )
         if self.shard is not None and self.seed is None and not self.resume:
             raise ConfigError(
                 "--shard needs --seed",
                 code="option-needs-another",
-                hint="all parts of a run have one root seed: give each the same",
+                hint="pass the same root seed to all shards: {seed=N}",
             )
         if self.shard is not None and self.shard.parts > len(self.run_numbers):
             units = "episodes" if self.command == "collect" else "workers"
             raise ConfigError(
-                f"--shard {self.shard} divides {len(self.run_numbers)} {units}, "
-                "which are fewer than the parts",
+                f"--shard {self.shard} has more parts than the run has {units} ({len(self.run_numbers)})",
                 code="shard-option",
-                hint="divide into fewer parts",
+                hint="use fewer parts",
             )
         for name in _WORKERS_OWN & self.worker_args.keys():
             raise ConfigError(
-                f"--worker-args cannot give {name}",
+                f"--worker-args must not contain {name}, which other options set",
                 code="worker-args-option",
-                hint="it follows from the options",
+                hint="omit it from {worker_args}",
             )
 
 
 def _options() -> Iterator[Option]:
-    """Yield the declared options; kinds, placeholders and shown defaults follow from types and defaults."""
+    """Yield the declared options; kind, placeholder and shown default are derived from type and default."""
     annotated = get_type_hints(CollectConfig, include_extras=True)
     plain = get_type_hints(CollectConfig)
     placeholders: dict[Any, str] = {
@@ -343,7 +330,7 @@ def _options() -> Iterator[Option]:
         float | None: "SECONDS",
     }
     kinds: dict[Any, Any] = {bool: "switch", tuple[str, ...]: "list", Mapping[str, Any]: "mapping"}
-    for declared in fields(CollectConfig)[1:]:  # The command is no option.
+    for declared in fields(CollectConfig)[1:]:  # The command is not an option.
         name = declared.name
         type_ = plain[name]
         choices = get_args(type_) if get_origin(type_) is Literal else ()
@@ -360,20 +347,20 @@ OPTIONS: Mapping[str, Option] = {option.name: option for option in _options()}
 AMOUNTS = frozenset(option.name for option in OPTIONS.values() if option.is_amount)
 ENDS = frozenset(option.name for option in OPTIONS.values() if option.ends_run)
 DECISIVE = ("command", *(option.name for option in OPTIONS.values() if option.decides_data))
-"""What decides the data, beside policy and environment. Other options may differ in one dataset."""
+"""The options that decide the data, in addition to policy and environment; other options may differ on resume."""
 WHEN_RERUN = {
     option.name: option.when_rerun for option in OPTIONS.values() if option.when_rerun is not UNCHANGED
 }
-"""The options in place of the run's own: episodes run in this process, and nothing is tried again."""
+"""Option values for rerunning episodes: they run in this process, without retries."""
 
 
 def options_of(command: str) -> list[Option]:
-    """Return the options that a command has, in the order of its help page."""
+    """Return the options of a command, in the order of its help page."""
     return [option for option in OPTIONS.values() if command in option.commands]
 
 
 def default_output(env: str, now: datetime) -> Path:
-    """Return `rollouts/<env>-<time>`, `now` in UTC: milliseconds keep two runs of one second apart."""
+    """Return `rollouts/<env>-<time>`; `now` is in UTC. Milliseconds distinguish runs started in the same second."""
     name = PurePath(env).stem if env.endswith((".json", ".pkl")) else env
     label = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:_LONGEST_LABEL] or "env"
     return Path("rollouts") / f"{label}-{now:%Y%m%dT%H%M%S}.{now.microsecond // 1000:03d}Z"
@@ -383,7 +370,7 @@ def default_output(env: str, now: datetime) -> Path:
 
 
 def config_to_dict(config: CollectConfig) -> Values:
-    """Return the command and every option that has a value, as TOML holds them."""
+    """Return the command and all options with a value, as TOML values."""
     plain: Values = {"command": config.command}
     for option in options_of(config.command):
         value = getattr(config, option.name)
@@ -393,7 +380,7 @@ def config_to_dict(config: CollectConfig) -> Values:
 
 
 def plain_value(value: Any) -> Any:
-    """Return an option's value as TOML holds it, and `Option.read` reads it back."""
+    """Return an option's value as a TOML value, which `Option.read` accepts."""
     if isinstance(value, Shard | Path):
         return str(value)
     if isinstance(value, EpisodeRange):

@@ -1,4 +1,4 @@
-"""An option: what people see of it, what it means for a run, and how its values are read."""
+"""The declaration of one option: its help, its meaning for a run, and the validation of its values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollout_cli.redact import without_secrets
 
 CommandName = Literal["collect", "exact"]
 UNCHANGED: Any = object()
-"""In place of a value: the option keeps its own."""
+"""Marks options that keep their value when an episode is rerun."""
 
 _LONGEST_SHOWN = 80
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
@@ -26,26 +26,26 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 class Option:
     """An option of `rollout collect` or `rollout exact`."""
 
-    name: str  # Of its field, which is the key in a file too.
-    type: Any  # The annotated type of its field.
-    # What a command line gives: `list` and `mapping` repeat.
+    name: str  # Name of the field of `CollectConfig`, and key in a TOML file.
+    type: Any  # Annotated type of the field.
+    # How the command line passes it: `switch` has no value; `list` and `mapping` are repeatable.
     kind: Literal["scalar", "switch", "list", "mapping"]
-    panel: str  # The part of the help page that it stands in.
-    help: str  # One sentence for the help page.
-    short: str = ""  # A one-letter flag such as `-p`; empty for none.
-    metavar: str  # The placeholder of a value in help pages; empty for a switch.
-    shown: str = ""  # The default as a person reads it; empty if there is none.
+    panel: str  # Section of the help page.
+    help: str  # Description on the help page; the first sentence has at most 12 words.
+    short: str = ""  # One-letter flag such as `-p`, or empty.
+    metavar: str  # Placeholder of the value on help pages; empty for a switch.
+    shown: str = ""  # Default as shown on help pages; empty if there is none.
     commands: tuple[CommandName, ...] = get_args(CommandName)
-    choices: tuple[str, ...]  # The words that it takes; empty where it takes other values.
-    # It says how much to collect: a source with an amount overrides every amount of weaker sources.
+    choices: tuple[str, ...]  # Accepted words of an enumeration; empty for other types.
+    # The option states how much to collect. An amount in one source overrides all amounts of weaker sources.
     is_amount: bool = False
-    # A run needs at least one such option; the first that is reached ends it.
+    # The option can end a run. A run needs at least one such option and ends when the first is reached.
     ends_run: bool = False
-    # It may not differ within a dataset. Policy and environment are compared separately.
+    # The value must be the same for all runs of one dataset. Policy and environment are compared separately.
     decides_data: bool = False
-    # info.json has it among the options of the run.
+    # info.json records the option.
     is_recorded: bool = True
-    # Its value when an episode is run again in this process.
+    # Value for rerunning an episode in this process.
     when_rerun: Any = UNCHANGED
     needs: tuple[Rule, ...] = ()
     excludes: tuple[Rule, ...] = ()
@@ -60,14 +60,19 @@ class Option:
 
     @property
     def repeats(self) -> bool:
-        """Whether a command line may give it more than once."""
+        """True if the flag can be repeated on a command line."""
         return self.kind in {"list", "mapping"}
 
     def read(self, raw: Any, label: str, *, text: bool = False) -> Any:
-        """Validate a value, or with `text` that of a flag or variable: a text, or a list if it repeats.
+        """Return the validated value of the option.
+
+        Args:
+            raw: The value; with `text`, a string, or a list of strings if the option is repeatable.
+            label: The source of the value for messages, such as `ROLLOUT_WORKERS`.
+            text: Parse strings, as for flags and environment variables.
 
         Raises:
-            ConfigError: If the option does not allow it; `label` names its source, such as `ROLLOUT_WORKERS`.
+            ConfigError: If the option does not accept the value.
         """
         if text and self.kind == "mapping":
             raw = dict(keyword(item, label) for item in raw)
@@ -91,7 +96,7 @@ class Option:
             ) from error
 
     def _adapter(self) -> TypeAdapter[Any]:
-        """Return the validator of the type, which takes a while to build."""
+        """Return the cached validator of the type; building it is slow."""
         if self.name not in _ADAPTERS:
             _ADAPTERS[self.name] = TypeAdapter(self.type, config=ConfigDict(hide_input_in_errors=True))
         return _ADAPTERS[self.name]

@@ -1,4 +1,4 @@
-"""What an option needs of others, and which it excludes: declared with the option, and checked here."""
+"""Rules between options: an option can need or exclude another option."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from rollout_cli.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Another option that an option needs or excludes."""
+    """One other option that an option needs or excludes."""
 
     other: str
     value: Any = None
-    """The value of the other option that matters; None for any that is set."""
+    """The value of the other option to which the rule applies; None for any value that is set."""
     reason: str = ""
     hint: str = ""
-    """What to do instead; by default, to omit one of the two."""
+    """What to do instead; by default, to omit one of the two options."""
 
     def applies(self, config: object) -> bool:
-        """Return whether the other option is set, to the value that matters."""
+        """Return True if the other option is set to the value of the rule."""
         given = getattr(config, self.other)
         return bool(given) if self.value is None else bool(given == self.value)
 
     def check_excluded(self, name: str, config: object) -> None:
-        """Raise `ConfigError` if the other option of this rule is set beside option `name`."""
+        """Raise `ConfigError` if the other option is set in addition to option `name`."""
         if self.applies(config):
             raise ConfigError(
                 f"{_flag(name)} cannot be used with {self._other_flag()}: {self.reason}",
@@ -34,7 +34,7 @@ class Rule:
             )
 
     def check_needed(self, name: str, config: object) -> None:
-        """Raise `ConfigError` if the other option of this rule, which option `name` needs, is not set."""
+        """Raise `ConfigError` if the other option, which option `name` needs, is not set."""
         if not self.applies(config):
             raise ConfigError(
                 f"{_flag(name)} needs {self._other_flag()}",

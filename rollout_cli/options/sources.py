@@ -1,4 +1,4 @@
-"""Where options get their values: flags, environment variables, a TOML file, and a dataset to resume."""
+"""The sources of option values: flags, environment variables, a TOML file, and a dataset to resume."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ def resolve(
     recorded: Callable[[CommandName, Values], Values] | None = None,
     amount: Values | None = None,
 ) -> CollectConfig:
-    """Return the configuration that flags, variables, a TOML file and a dataset to be resumed give together.
+    """Merge flags, environment variables, a TOML file and a dataset to resume into one configuration.
 
-    `flags` are texts, lists of texts or bools by option name, None where not given. `recorded` returns the
-    options that a dataset records, given all others. `amount` is that of a run to which none of these gives
-    an end.
+    Args:
+        command: The command that runs.
+        flags: Strings, lists of strings or bools by option name; None for flags that are not given.
+        environ: The environment variables.
+        file: The TOML file.
+        recorded: Returns the options that a dataset records, from the command and all other options.
+        amount: The options that end the run if no source has any.
 
     Raises:
-        ConfigError: A source that cannot be read, or a value that its option does not allow.
+        ConfigError: A source cannot be read, or an option does not accept a value.
     """
     variables: Values = {}
     for option in options_of(command):
@@ -52,20 +56,20 @@ def resolve(
 
 
 def _read_variable(option: Option, text: str) -> Any:
-    """Read a variable; that of an option that repeats is split into words as in a shell."""
+    """Return the value of an environment variable; for a repeatable option it is split as in a shell."""
     try:
         words: Any = shlex.split(text) if option.repeats else text
     except ValueError as error:
         raise ConfigError(
             f"{option.variable} cannot be split into words: {error}",
             code="config-variable",
-            hint="quote it as in a shell",
+            hint="quote the value as in a shell",
         ) from error
     return option.read(words, option.variable, text=True)
 
 
 def _values_from_file(command: str, path: Path) -> Values:
-    """Read a TOML file whose keys are all options of the command; a `command` in it must be this one."""
+    """Return the option values of a TOML file, which may contain only options of the command."""
     try:
         table = tomllib.loads((Source.read(str(path), ConfigError, most_bytes=1 << 20).data or b"").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -79,29 +83,29 @@ def _values_from_file(command: str, path: Path) -> Values:
         raise ConfigError(
             f"{path} is written for `rollout {written_for}`, not for `rollout {command}`",
             code="config-command",
-            hint="`command` in a file must be the command that reads it",
+            hint="change `command` in the file, or run the command that it names",
         )
     for key in table:
         if key not in OPTIONS:
             raise ConfigError(
-                f"{path}: there is no option {key!r}",
+                f"{path}: unknown option {key!r}",
                 code="option-unknown",
-                hint=misspelt(key.replace("-", "_"), OPTIONS) or f"the options are: {', '.join(OPTIONS)}",
+                hint=misspelt(key.replace("-", "_"), OPTIONS) or f"use one of: {', '.join(OPTIONS)}",
             )
         if command not in OPTIONS[key].commands:
             raise ConfigError(
                 f"{path}: `rollout {command}` has no option {key}",
                 code="option-unknown",
-                hint=f"`rollout {OPTIONS[key].commands[0]}` has it",
+                hint=f"omit it, or use `rollout {OPTIONS[key].commands[0]}`",
             )
     return {key: OPTIONS[key].read(value, f"{path}: {key}") for key, value in table.items()}
 
 
 def _merged(sources: Sequence[Values]) -> Values:
-    """Merge the sources, the weakest of which comes first; keyword arguments are merged key by key.
+    """Merge the sources, weakest first; keyword arguments are merged key by key.
 
-    A source that says how much overrides all that weaker ones say of it: `--episodes 5` beside a file's
-    `timesteps = 1000` means five episodes.
+    An amount in one source overrides all amounts of weaker sources: `--episodes 5` with `timesteps = 1000` in
+    a file means five episodes.
     """
     result: Values = {}
     for source in sources:

@@ -1,4 +1,4 @@
-"""What the values of options may be: their types, and how texts and values of TOML become them."""
+"""The types of option values, and their parsing from strings and TOML values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EpisodeRange(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Part `number` (from 1) of the `parts` of a run."""
+    """Part `number` (from 1) of a run that is divided into `parts`."""
 
     number: int
     parts: int
@@ -44,14 +44,14 @@ class Shard(NamedTuple):
 
 
 def _expanded(value: object) -> object:
-    """Return the digits of a text such as `1e5`; all other values are judged as they are."""
+    """Return a string such as `1e5` in plain digits; return other values unchanged."""
     if isinstance(value, str) and re.fullmatch(r"\d[\d_]*(\.\d+)?[eE]\+?\d\d?", value):
         return f"{Decimal(value):f}"
     return value
 
 
 def _episode_range(value: object) -> EpisodeRange:
-    """Read `N`, `A:B` or an integer."""
+    """Parse `N`, `A:B` or an integer."""
     text = str(_expanded(value)).strip() if type(value) in {str, int, EpisodeRange} else ""
     if match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", text):
         episodes = EpisodeRange(int(match[1] or 0), int(match[2]))
@@ -61,7 +61,7 @@ def _episode_range(value: object) -> EpisodeRange:
 
 
 def _shard(value: object) -> Shard:
-    """Read `i/n`."""
+    """Parse `i/n`."""
     if isinstance(value, Shard):
         return value
     match = re.fullmatch(r"(\d+)/(\d+)", value) if isinstance(value, str) else None
@@ -71,7 +71,7 @@ def _shard(value: object) -> Shard:
 
 
 def _duration(value: object) -> float:
-    """Read seconds, or a text such as `1h30m`."""
+    """Return the seconds of a number or of a string such as `1h30m`."""
     text = str(value).strip() if type(value) in {str, int, float} else ""
     if re.fullmatch(r"[\d.e+-]+", text):
         text += "s"
@@ -83,24 +83,24 @@ def _duration(value: object) -> float:
 
 
 def _folder(value: object) -> Path:
-    """Read a path or a URI; an empty one would mean the working folder without saying so."""
+    """Parse a path or URI. An empty string is rejected, because it would silently mean the working folder."""
     if not isinstance(value, Path | str) or not str(value):
         raise PydanticCustomError("folder", "Input should be the path of a folder")
     return folder_of(value)
 
 
 def _keywords(value: object) -> dict[str, Any]:
-    """Accept keyword arguments that both TOML and JSON hold: a date would not come back equal."""
+    """Return keyword arguments that TOML and JSON both represent: a date would not round-trip."""
     if not isinstance(value, Mapping) or not is_plain(value):
         raise PydanticCustomError(
             "keywords",
-            "Input should be key=value pairs, where a value is a TOML literal (no date) or plain text",
+            "Input should be key=value pairs whose values are TOML literals (not dates) or strings",
         )
     return dict(value)
 
 
 def _tasks(value: object) -> tuple[dict[str, Any], ...]:
-    """Read a file of tasks, or accept its content: the record of a run has the tasks, and needs no file."""
+    """Read a file of tasks, or accept its content: info.json records the tasks, not the file."""
     if isinstance(value, str):
         try:
             value = json.loads(Path(value).read_bytes())
@@ -124,22 +124,22 @@ ALLOWED = {
     "SHARE": "a number, such as 0.5 or 2",
     "P": "a probability, such as 0.05",
     "STD": "a number, such as 0.1",
-    "N|A:B": "a number of episodes, such as 1000, or a range of their numbers, such as 1000:2000",
+    "N|A:B": "a number of episodes, such as 1000, or a range of episode numbers, such as 1000:2000",
     "EXPRESSION": "an expression, such as 'return >= 400'",
     "i/n": "a part and the number of parts, such as 2/3",
     "SECONDS": "a number of seconds, such as 0.5 or 30",
     "TIME": "seconds, such as 90, or hours, minutes and seconds, such as 1h30m",
     "KEY=VALUE": "names and values, such as size=4",
-    "KEY": "dotted paths, such as episode.t, or globs of them, such as *_time",
+    "KEY": "dotted paths, such as episode.t, or glob patterns, such as *_time",
     "MODULE:CLASS": "the name of a class, such as my_module:MyWorker",
     "HEX": "64 hexadecimal digits, as sha256sum prints them",
     "FILE": "the paths of files",
-    "SPEC": "a text that is not empty, in UTF-8",
-    "NAME": "a text that is not empty, in UTF-8",
+    "SPEC": "a non-empty UTF-8 string",
+    "NAME": "a non-empty UTF-8 string",
     "DIR": "the path of a folder, or a URI such as s3://bucket/folder",
     "": "true or false",
 }
-"""What an option with this placeholder takes, in words for its hint."""
+"""The accepted values of options by placeholder, for hints."""
 
 
 _Integer = Annotated[int, BeforeValidator(_expanded)]

@@ -1,4 +1,4 @@
-"""Making a Policy of what the user has: recognised by what it offers, completed, and checked at each call."""
+"""Adapters from the user's objects to Policy: recognized by their methods, completed, and checked at each call."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from rollout_cli.sources.loading import name_of, reporting
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-    """Make a Policy of a policy object, by the first of these that it has or is.
+    """Adapt a policy object to a Policy.
 
-    `get_action` or `get_actions`; `predict`; a `torch.nn.Module`; a plain callable, which gives the bare
-    action. The form of what it returns is checked: pairs, dictionaries, one row an observation; the actions
-    are not.
+    The first match decides: an object with `get_action` or `get_actions`; an object with `predict`; a
+    `torch.nn.Module`; a callable that returns an action. Calls check the structure of results (pairs,
+    dictionaries, one row per observation), but not the actions.
 
     Args:
-        candidate: The object. It is not copied: a module is put into eval mode, and a boolean attribute
-            `deterministic` is set where that is asked for.
-        env_spec: The spaces that it is for.
-        deterministic: Whether it must not explore; then a kind without such a mode is refused.
+        candidate: The object. It is not copied: a module is set to eval mode, and `deterministic` may set a
+            boolean attribute of that name.
+        env_spec: The spaces of the environment.
+        deterministic: Use the deterministic mode.
 
     Raises:
-        PolicyLoadError: If it is none of these, or has no deterministic mode where one is asked for.
+        PolicyLoadError: The object is not a policy, or does not have the deterministic mode.
     """
     if isinstance(candidate, AdaptedPolicy):
         return candidate
@@ -54,10 +54,9 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
     verbs = [own_method(candidate, verb) for verb in ("get_action", "get_actions", "predict", "__call__")]
     if any(map(inspect.iscoroutinefunction, [candidate, *verbs])):
         raise PolicyLoadError(
-            f"{name_of(candidate)} is asynchronous, which no policy may be: "
-            "a worker calls it and awaits nothing",
+            f"{name_of(candidate)} is asynchronous; expected a synchronous policy",
             code="policy-async",
-            hint="use `def` in place of `async def`, and return the action",
+            hint="use `def` instead of `async def`, and return the action",
         )
     for recognise, adapt in _KINDS:
         if recognise(candidate):
@@ -68,7 +67,7 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
 
 
 def policy_class(policy: Any) -> str:
-    """Return the dotted name of the user's own class or function behind `policy`, for the record."""
+    """Return the dotted name of the user's class or function behind `policy`, for the record."""
     if isinstance(policy, AdaptedPolicy):
         policy = policy.users_own
     if not inspect.isroutine(policy) and not inspect.isclass(policy):
@@ -77,11 +76,13 @@ def policy_class(policy: Any) -> str:
 
 
 def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
-    """Return the policy object of a pickle or `module:attr`: itself, or what the class or factory makes.
+    """Return the policy of a pickle or `module:attr`: the object itself, or the result of a class or factory.
 
-    A class or factory is called with `options`, and with the `EnvSpec` if it has an argument `env_spec`; if
-    it raises, that is a PolicyLoadError. A function that needs further arguments is itself a policy, and an
-    error if there are options.
+    A class or factory is called with `options`, and with the `EnvSpec` if it has an argument `env_spec`. A
+    function that needs other arguments is itself a policy.
+
+    Raises:
+        PolicyLoadError: The class or factory raised, or `options` are given for a policy object.
     """
     takes_spec = _takes_keyword(candidate, "env_spec", by_name=True)
     if not inspect.isclass(candidate):
@@ -90,10 +91,9 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
         if acts(candidate) or not is_factory or is_torch_module(candidate):
             if options:
                 raise PolicyLoadError(
-                    f"{name_of(candidate)} is neither a class nor a factory "
-                    f"with the arguments {', '.join(options)}",
+                    f"{name_of(candidate)} is not a class or factory with the arguments {', '.join(options)}",
                     code="policy-argument",
-                    hint="name a class, or a function that takes them and returns a policy, or omit them",
+                    hint="omit the arguments, or pass a class or factory that takes them",
                 )
             return candidate
     names = [*options]
@@ -101,7 +101,7 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
         names.append("the EnvSpec")
     arguments = ", ".join(names) or "no arguments"
     name = getattr(candidate, "__qualname__", repr(candidate))
-    with reporting(PolicyLoadError, f"{name}, called with {arguments}, failed", code="policy-factory"):
+    with reporting(PolicyLoadError, f"{name} failed when called with {arguments}", code="policy-factory"):
         if takes_spec:
             return candidate(**options, env_spec=env_spec)
         return candidate(**options)
@@ -118,7 +118,7 @@ def _takes_positional(function: Callable[..., Any], count: int, **keywords: Any)
 
 
 def _takes_keyword(function: Any, name: str, *, by_name: bool = False) -> bool:
-    """Return whether `function` takes a keyword `name`, or, unless `by_name`, keywords of any name."""
+    """Return True if `function` accepts the keyword `name`; with `by_name`, `**kwargs` do not count."""
     try:
         signature = inspect.signature(function)
         signature.bind_partial(**{name: None})
@@ -131,15 +131,15 @@ def _not_deterministic(name: str) -> PolicyLoadError:
     return PolicyLoadError(
         f"{name} has no deterministic mode",
         code="policy-not-deterministic",
-        hint="give its methods a keyword `deterministic`, or a policy with get_action such an attribute",
+        hint="add a keyword `deterministic` to its methods, or a bool attribute to a policy with get_action",
     )
 
 
 class _OwnPolicy(AdaptedPolicy):
-    """The user's own object, whose `reset`, `seed` and `seed_rows` are called where it has them.
+    """A policy around the user's object, which calls its `reset`, `seed` and `seed_rows` if they exist.
 
-    A `reset` that takes no mask begins all rows at once, and episodes end one by one: such a policy acts on
-    one row at a time.
+    A `reset` without a mask argument resets all rows, but episodes end at different steps: such a policy acts
+    on one row at a time.
     """
 
     def __init__(self, wrapped: Any) -> None:
@@ -161,7 +161,7 @@ class _OwnPolicy(AdaptedPolicy):
 
 
 class _CallablePolicy(_OwnPolicy):
-    """A plain callable: `function(observation)` gives the bare action."""
+    """A callable: `function(observation)` returns the action without infos."""
 
     def __init__(
         self,
@@ -173,9 +173,9 @@ class _CallablePolicy(_OwnPolicy):
         super().__init__(wrapped)
         if not _takes_positional(wrapped, 1):
             raise PolicyLoadError(
-                f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone",
+                f"{name_of(wrapped)}{inspect.signature(wrapped)} does not accept one observation",
                 code="policy-signature",
-                hint="a plain callable is called as function(observation)",
+                hint="pass a function that can be called as function(observation)",
             )
         self._act = wrapped
         if deterministic:
@@ -189,9 +189,10 @@ class _CallablePolicy(_OwnPolicy):
 
 
 class _CompletedPolicy(_OwnPolicy):
-    """A policy with `get_action` or `get_actions`, whose own methods are used where it has them.
+    """A policy with `get_action` or `get_actions`.
 
-    A missing `get_action` calls `get_actions` with one row. Without `get_actions` there are no batches.
+    If `get_action` is missing, `get_actions` is called with one row. Without `get_actions` the policy does
+    not act on batches.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
@@ -238,7 +239,7 @@ class _CompletedPolicy(_OwnPolicy):
 
 
 def _first_row(infos: Mapping[str, Any]) -> Infos:
-    """Return what a batch's infos have for its first row, without those that are masked there."""
+    """Return the infos of a batch's first row, without masked values."""
     row: Infos = {}
     for key, values in infos.items():
         if isinstance(values, Mapping):
@@ -253,19 +254,19 @@ def _not_a_pair(method: str, noun: str, result: Any) -> PolicyError:
     if isinstance(result, tuple):
         form = f"({', '.join(map(named, result))})"
     return PolicyError(
-        f"{method} gave {form}, expected the pair ({noun}, info), where info is a dictionary",
+        f"{method} returned {form}, expected the pair ({noun}, info) with a dictionary info",
         code="policy-result",
-        hint=f"return ({noun}, {{}}) for no info",
+        hint=f"return ({noun}, {{}}) if there are no infos",
     )
 
 
 def _check_rows(method: str, space_rows: SpaceRows, actions: Tree, infos: Infos, n_rows: int) -> None:
-    """Check that the actions and infos that a method returned for n observations have n rows."""
+    """Raise PolicyError unless the actions and infos that a method returned have `n_rows` rows."""
     try:
         columns = space_rows.columns(actions)
     except (TypeError, LookupError) as error:
         raise PolicyError(
-            f"{method} gave {named(actions)}, which has not the structure of the action space",
+            f"{method} returned {named(actions)}, which does not have the structure of the action space",
             code="policy-action-structure",
             hint="return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces",
         ) from error
@@ -285,29 +286,29 @@ def _check_infos(method: str, infos: Mapping[str, Any], n_rows: int, prefix: str
 
 def _check_length(method: str, noun: str, column: Any, n_rows: int) -> None:
     try:
-        # A string has a length, and a set has no order.
+        # A string has a length but is one value, and a set has no order.
         count = None if isinstance(column, str | bytes | set) else len(column)
     except TypeError:
         count = None
     if count != n_rows:
         amount = f"{named(column)} as the" if count is None else count
         raise PolicyError(
-            f"{method} gave {amount} {noun} for {n_rows} observations",
+            f"{method} returned {amount} {noun} for {n_rows} observations",
             code="policy-row-count",
-            hint="return arrays with one row an observation, masked where a row has no value",
+            hint="return arrays with one row per observation, masked if a row has no value",
         )
 
 
 class PredictPolicy(_OwnPolicy):
-    """Calls `predict(observation, state, episode_start, deterministic)` of Stable-Baselines3.
+    """A policy with the method `predict(observation, state, episode_start, deterministic)`, as in SB3.
 
-    It returns (action, state). The state is given back in the next step, with `episode_start`, bool (n,),
-    true for the rows whose episode begins: a recurrent policy clears those itself. The method gets only the
-    keywords that it takes. One that names `action_masks`, as that of sb3_contrib's MaskablePPO does, gets the
+    `predict` returns (action, state). The next call passes the state back, with `episode_start`, bool (n,),
+    true for rows that start an episode: a recurrent policy clears their state itself. Only the keywords that
+    `predict` accepts are passed. If it names `action_masks`, like sb3_contrib's MaskablePPO, it gets the
     environment's masks.
 
-    A model that explores by gSDE keeps its noise from step to step. The noise is drawn anew for each episode,
-    and for one row at a time: the draws of a batch would belong to no episode.
+    A model with gSDE exploration keeps its noise across steps. The noise is resampled for each episode, and
+    the policy acts on one row at a time: noise of a batch could not be seeded per episode.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
@@ -324,7 +325,7 @@ class PredictPolicy(_OwnPolicy):
             self._keywords.append("action_masks")
         resample_noise = _gsde_noise(wrapped)
         if not deterministic and resample_noise is not None:
-            # It draws from torch's global generator, which is seeded for the episode right before.
+            # It samples from torch's global generator, which the worker seeds immediately before this call.
             self.seed = lambda _: resample_noise()
             self.row_by_row = True
         self._deterministic = deterministic
@@ -336,7 +337,7 @@ class PredictPolicy(_OwnPolicy):
 
     def get_action(self, observation: Any, masks: Any = None) -> ActionAndInfo:
         action, infos = self._typed(*self._act(observation, 1, masks))
-        if self._is_discrete:  # `predict` returns a 0-d array where the space has numbers.
+        if self._is_discrete:  # `predict` returns a 0-d array; the space contains numpy scalars.
             action = np.asarray(action)[()]
         return action, map_tree(itemgetter(0), infos)
 
@@ -350,7 +351,7 @@ class PredictPolicy(_OwnPolicy):
     act_batch = get_actions
 
     def _typed(self, actions: Any, infos: Infos) -> ActionAndInfo:
-        # Stable-Baselines3 draws those of a MultiBinary space as floats.
+        # Stable-Baselines3 returns MultiBinary samples as floats.
         if self._is_binary and np.isin(actions, (0, 1)).all():
             actions = np.asarray(actions).astype(np.int8)
         return actions, infos
@@ -366,7 +367,7 @@ class PredictPolicy(_OwnPolicy):
             self._starts = np.logical_or(self._starts, do_resets)
 
     def _act(self, observation: Any, n_rows: int, masks: Any) -> ActionAndInfo:
-        """Return the actions, without a first dimension for one observation, and infos of n rows."""
+        """Return the actions, without a row dimension for one observation, and the infos of n rows."""
         if len(self._starts) != n_rows:
             self._state = None
             self._starts = np.ones(n_rows, bool)
@@ -379,12 +380,12 @@ class PredictPolicy(_OwnPolicy):
         result = self._predict(observation, **{name: options[name] for name in self._keywords})
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
             raise PolicyError(
-                f"{self._method} gave {named(result)}, expected the pair (action, state)",
+                f"{self._method} returned {named(result)}, expected the pair (action, state)",
                 code="policy-result",
-                hint="return (action, None) for a policy without a state",
+                hint="return (action, None) if the policy has no state",
             )
         self._state = result[1]
-        # A new array, since the object may have kept the last one.
+        # A new array: the user's object may have kept the previous one.
         self._starts = np.zeros(n_rows, bool)
         return result[0], {}
 
@@ -392,13 +393,13 @@ class PredictPolicy(_OwnPolicy):
 def _gsde_noise(model: Any) -> Callable[[], Any] | None:
     """Return the function that resamples gSDE noise, or None if the model or policy does not use gSDE."""
     policy = getattr(model, "policy", model)
-    # An actor-critic policy knows whether it explores so; of SAC's and TQC's policies only the actor does.
+    # An actor-critic policy has `use_sde`; for SAC and TQC only the actor has it.
     is_gsde = any(getattr(part, "use_sde", False) for part in (policy, getattr(policy, "actor", None)))
     return own_method(policy, "reset_noise") if is_gsde else None
 
 
 def _offers(*verbs: str) -> Callable[[Any], bool]:
-    """Return what recognises an object that has one of these methods."""
+    """Return a predicate for objects with at least one of these methods."""
     return lambda candidate: any(own_method(candidate, verb) for verb in verbs)
 
 
@@ -408,4 +409,4 @@ _KINDS: Sequence[tuple[Callable[[Any], bool], Callable[..., AdaptedPolicy]]] = (
     (is_torch_module, TorchPolicy),
     (callable, _CallablePolicy),
 )
-"""What recognises a kind of policy, and what adapts it; the first that recognises an object adapts it."""
+"""A predicate and an adapter for each kind of policy; the first predicate that is true decides."""

@@ -1,6 +1,6 @@
-"""Exploration that a run adds to any policy: uniform actions now and then, or Gaussian noise.
+"""Exploration added to any policy: epsilon-greedy uniform actions, or Gaussian noise.
 
-Both are drawn from a stream of the episode's own, which is another one than the policy's.
+Each episode has a separate random stream for exploration, independent of the policy's stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INNER_ATTRIBUTES = (
 
 
 class _Exploring(AdaptedPolicy):
-    """A policy around another one; at every step it draws a sample of a space, used or not."""
+    """A policy around an inner policy; every step samples a space, even if the sample is not used."""
 
     def __init__(self, inner: AdaptedPolicy, stream: str, drawn: Space) -> None:
         super().__init__(inner.users_own)
@@ -59,14 +59,17 @@ class _Exploring(AdaptedPolicy):
     act_batch = get_actions
 
     def _explore(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
-        """Return the action and the info, or those of n rows."""
+        """Return the action to take and its info, or the actions and infos of n rows."""
         raise NotImplementedError
 
 
 class EpsilonPolicy(_Exploring):
-    """Takes, with probability `epsilon`, a uniform action of the whole space in place of the policy's own.
+    """Replaces the policy's action, with probability `epsilon`, by a uniform sample of the action space.
 
-    The info `explored` says at which steps. Raise PolicyLoadError for a policy that needs action masks.
+    The info `explored` marks these steps.
+
+    Raises:
+        PolicyLoadError: The policy needs action masks.
     """
 
     def __init__(
@@ -79,16 +82,16 @@ class EpsilonPolicy(_Exploring):
         self._rows = SpaceRows(action_space)
         if self.takes_masks:
             raise PolicyLoadError(
-                "--epsilon draws among all actions, and the policy needs masks of those that are valid",
+                "--epsilon samples from all actions, but the policy needs action masks",
                 code="policy-masks",
-                hint="omit {epsilon}, and let the policy explore by itself",
+                hint="omit {epsilon}, and use the policy's exploration",
             )
 
     def _explore(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         share, uniform = drawn
         explores = share < self._epsilon
         explored = explores
-        before = np.asarray(info.get("explored", False))  # Of a model that explores by itself.
+        before = np.asarray(info.get("explored", False))  # From a model with epsilon-greedy exploration.
         if before.dtype == bool and before.shape == np.shape(explores):
             explored = np.logical_or(explores, before)
         if not np.ndim(explores):
@@ -102,10 +105,10 @@ class EpsilonPolicy(_Exploring):
 
 
 def _replaced(mask: Array, uniform: Array, actions: Any) -> Any:
-    """Return the actions with the uniform ones in the rows of the mask."""
+    """Return the actions, replaced by the uniform actions in the rows of the mask."""
     if np.shape(actions) != uniform.shape:
-        return actions  # The recorder refuses them; stretched, they would look like actions of all rows.
-    if isinstance(actions, list):  # In one array, a row of another type would decide that of all.
+        return actions  # The recorder rejects this shape; broadcasting would hide the error.
+    if isinstance(actions, list):  # In one array, the type of one row would change the type of all rows.
         replaced = [*actions]
         for row in np.flatnonzero(mask):
             replaced[row] = uniform[row]
@@ -114,26 +117,27 @@ def _replaced(mask: Array, uniform: Array, actions: Any) -> Any:
 
 
 class NoisyPolicy(_Exploring):
-    """Adds N(0, scale * (high - low) / 2) to each number of a Box's action, and clips it to the bounds.
+    """Adds N(0, scale * (high - low) / 2) to each element of a Box action, and clips it to the bounds.
 
-    Raise PolicyLoadError for any other space, and for a Box that has no bounds, or whole numbers.
+    Raises:
+        PolicyLoadError: The action space is not a bounded Box of floats.
     """
 
     def __init__(self, inner: AdaptedPolicy, space: Space, scale: float) -> None:
         if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not space.is_bounded():
             raise PolicyLoadError(
-                f"--action-noise needs actions in a Box of floats that has bounds, and these are of {space}",
+                f"--action-noise needs a bounded Box of floats as action space, got {space}",
                 code="action-noise-space",
-                hint="omit {action_noise}; {epsilon=P} explores in every space",
+                hint="omit {action_noise}, or use {epsilon=P}, which works with every space",
             )
-        # Such a Box is sampled by the standard normal distribution.
+        # gymnasium samples an unbounded Box from the standard normal distribution.
         super().__init__(inner, "action noise", spaces.Box(-np.inf, np.inf, space.shape, np.float64))
         self._space = space
         self._scale = scale * (space.high.astype(float) / 2 - space.low.astype(float) / 2)
 
     def _explore(self, action: Any, info: Infos, drawn: Any) -> ActionAndInfo:
         numbers = np.asarray(action)
-        # The recorder says what is wrong with any other action.
+        # The recorder reports the error for other types and shapes.
         if numbers.dtype.kind in "biuf" and numbers.shape == drawn.shape:
             noisy = numbers + drawn * self._scale
             action = np.asarray(np.clip(noisy, self._space.low, self._space.high), self._space.dtype)
@@ -142,7 +146,7 @@ class NoisyPolicy(_Exploring):
 
 @dataclass(frozen=True, slots=True)
 class ExploringSource:
-    """A source whose policy explores as a run asks, None for not at all; its record is the inner one's."""
+    """A source that adds exploration to another source's policy, whose record it returns; None adds none."""
 
     source: PolicySource
     epsilon: float | None

@@ -1,6 +1,6 @@
-"""Networks as policies: NetworkPolicy, which gives logits or actions, and TorchPolicy, a `torch.nn.Module`.
+"""Networks as policies: the base class NetworkPolicy, and TorchPolicy for a `torch.nn.Module`.
 
-Torch is never imported here: a module's owner loaded it.
+This module never imports torch: whoever created the network has imported it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, named, o
 
 
 class NetworkPolicy(SeededPolicy):
-    """Acts with a batch of observations; a subclass says what its network makes of them.
+    """The base class of policies that act on a batch of observations with a network, by `_act`.
 
     Raises:
-        PolicyLoadError: If an action is a tree or a text.
+        PolicyLoadError: The action space is composite or has strings.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
@@ -37,7 +37,7 @@ class NetworkPolicy(SeededPolicy):
         self._action, *others = self._actions.leaves
         if others or self._action.path or self._action.dtype == object:
             raise PolicyLoadError(
-                f"a network alone cannot choose an action of {env_spec.action_space}",
+                f"a network cannot choose actions of {env_spec.action_space}",
                 code="network-space",
                 hint="wrap it in a policy with get_action",
             )
@@ -53,35 +53,35 @@ class NetworkPolicy(SeededPolicy):
 
     @abstractmethod
     def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
-        """Return actions (n, *shape) and infos (n,) of n observations, which draw from n rows of numbers."""
+        """Return actions (n, *shape) and infos (n,) for n observations, sampled with n rows of numbers."""
 
     def _choose(self, logits: Array, numbers: RowNoise) -> Array:
-        """Return a category of each row's softmax, int64 (n,); the likeliest where deterministic.
+        """Sample a category from each row's softmax, int64 (n,); if deterministic, return the most likely one.
 
         Args:
             logits: Floats (n, number of categories).
-            numbers: What the rows draw from.
+            numbers: The random numbers of the rows.
 
         Raises:
-            PolicyError: If they have another shape, or are neither finite nor -inf, for never.
+            PolicyError: The logits have another shape, or are neither finite nor -inf.
         """
         check_shape("logits", logits, (len(numbers), numbers.width))
-        # A NaN counts as the highest.
+        # `max` returns NaN if a row has one.
         if not np.isfinite(logits.max(axis=1)).all():
             raise PolicyError(
-                f"the module gave logits {logits}",
+                f"the module returned logits {logits}, expected finite numbers or -inf",
                 code="network-output",
-                hint="logits must be finite, or -inf for never",
+                hint="return -inf only for actions that must not be chosen",
             )
-        # The likeliest after adding Gumbel noise is a draw from the softmax.
+        # The argmax after adding Gumbel noise is a sample from the softmax.
         noise = 0.0 if self._deterministic else numbers.next()
         return np.asarray((logits + noise).argmax(axis=1) + int(self._space.start))
 
     def _typed(self, actions: Array, n_rows: int) -> Any:
-        """Return actions in the dtype of their space; PolicyError where they are not (n, *shape).
+        """Return actions in the dtype of their space; raise PolicyError if their shape is not (n, *shape).
 
-        Numbers that integers would change, such as 2.7 or 256 for uint8, stay: the recorder refuses them. The
-        rows are then apart, in a list, so that those of the others have their dtype.
+        Numbers that an integer dtype would change, such as 2.7 or 256 for uint8, stay unchanged, and the
+        recorder rejects them. The result is then a list of rows, in which the other rows are converted.
         """
         check_shape("actions", actions, (n_rows, *self._action.shape))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -96,36 +96,37 @@ class NetworkPolicy(SeededPolicy):
 
 
 def check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
-    """Raise PolicyError where actions or logits have another shape than `expected`."""
+    """Raise PolicyError unless actions or logits have the `expected` shape."""
     if values.shape != expected:
         raise PolicyError(
-            f"the module gave {noun} of shape {values.shape}, expected {expected}",
+            f"the module returned {noun} of shape {values.shape}, expected {expected}",
             code="network-output",
-            hint="its output must have one row an observation",
+            hint="return one row per observation",
         )
 
 
 def is_torch_module(candidate: Any) -> bool:
-    """Return whether `candidate` is a `torch.nn.Module`, without importing torch."""
+    """Return True if `candidate` is a `torch.nn.Module`, without importing torch."""
     module_type = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
     return isinstance(module_type, type) and isinstance(candidate, module_type)
 
 
 class TorchPolicy(NetworkPolicy):
-    """Calls a module with a batch of observations, in eval mode and without gradients.
+    """A policy that calls a torch module with a batch of observations, in eval mode and without gradients.
 
-    The module gets a tree of tensors (n, *shape) on its own device: numbers of a Box in its parameters'
-    floating dtype, those of other spaces as they are. Its output decides:
+    The module gets a tree of tensors (n, *shape) on its device. Box observations are converted to the floating
+    dtype of its parameters, other observations are unchanged. The output decides how actions are chosen:
 
-    - a `torch.distributions.Distribution` is sampled; its mode where deterministic;
-    - for a Discrete space, a tensor (n, number of actions), or a Categorical distribution, gives logits: an
-      action is drawn from their softmax, or is the argmax where deterministic;
-    - for a Box, a tensor (n, *shape) is the action; one of integers is it for every space.
+    - A `torch.distributions.Distribution` is sampled, or its mode is used if deterministic.
+    - For a Discrete space, a tensor (n, number of actions) or a Categorical distribution has the logits: the
+      action is sampled from their softmax, or is the argmax if deterministic.
+    - For a Box, a tensor (n, *shape) is the action; for every space, a tensor of integers is the action.
 
-    What a row draws follows from its own seed, but for distributions that `_sample` does not know.
+    The samples of a row depend only on its seed, except for distributions that `_sample` does not support.
 
-    A module that is `row_by_row` acts on a batch of one row alone, since it draws from torch's generator or
-    knows no other batch. So does one that has a `reset`, for it keeps a state: that begins each episode.
+    With `row_by_row` the module gets batches of one row, because it samples from torch's global generator or
+    accepts no other batch size. A module with a `reset` method keeps a state and also acts row by row; each
+    episode starts with a call of `reset`.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class TorchPolicy(NetworkPolicy):
         super().__init__(wrapped, env_spec, deterministic=deterministic)
         if any(leaf.dtype == object for leaf in self._observations.leaves):
             raise PolicyLoadError(
-                "a torch module cannot take text or a Sequence",
+                "a torch module cannot take observations with strings or a Sequence",
                 code="network-space",
                 hint="wrap it in a policy with get_action",
             )
@@ -142,12 +143,12 @@ class TorchPolicy(NetworkPolicy):
         self._observation_space = env_spec.observation_space
         self._acts_alike: dict[int, bool] = {}  # By number of rows.
         if getattr(wrapped.forward, "__func__", None) is self._torch.nn.Module.forward:
-            verb = "get_action_and_value" if hasattr(wrapped, "get_action_and_value") else "its own method"
+            verb = "get_action_and_value" if hasattr(wrapped, "get_action_and_value") else "another method"
             raise PolicyLoadError(
-                f"the torch module {type(wrapped).__name__} has no forward",
+                f"the torch module {type(wrapped).__name__} has no forward method",
                 code="network-no-forward",
-                hint="give it a forward that returns logits or a distribution, "
-                f"or a get_action that calls {verb}",
+                hint="add a forward method that returns logits or a distribution, "
+                f"or a get_action method that calls {verb}",
             )
         parameter = next(iter(wrapped.parameters()), self._torch.zeros(0))
         self._device = parameter.device
@@ -163,22 +164,22 @@ class TorchPolicy(NetworkPolicy):
             self._reset()
 
     def acts_alike(self, n_rows: int) -> bool:
-        """Return whether equal observations get equal outputs in each row of a batch of `n_rows`.
+        """Return True if equal observations get equal outputs in every row of a batch of `n_rows`.
 
-        Kernels may sum the first rows of a batch in another order than the last ones. The order depends on
-        shapes alone, so one observation is enough.
+        Kernels may sum the first rows of a batch in another order than the last rows. The order depends only
+        on shapes, so a test with one observation is enough.
         """
         if n_rows not in self._acts_alike:
-            space = copy.deepcopy(self._observation_space)  # Nothing is drawn from the space itself.
+            space = copy.deepcopy(self._observation_space)  # The space's own generator stays untouched.
             space.seed(0)
             sample = [*self._observations.columns(space.sample())]
             for place, leaf in enumerate(self._observations.leaves):
                 if leaf.kind == "box":
-                    # Numbers near a distant bound would saturate the module, which hides a difference.
+                    # Large numbers would saturate the module and hide a difference.
                     sample[place] = np.clip(sample[place], -1, 1)
             batch = self._tensors(self._observations.stack([self._observations.tree(sample)] * n_rows))
             outputs = []
-            with self._torch.no_grad(), contextlib.suppress(Exception):  # The first step raises it again.
+            with self._torch.no_grad(), contextlib.suppress(Exception):  # The first step raises it.
                 outputs = [*_output_tensors(self.wrapped(batch))]
             self._acts_alike[n_rows] = bool(outputs) and all(
                 output.shape[:1] == (n_rows,) and bool((output == output[:1]).all()) for output in outputs
@@ -186,7 +187,7 @@ class TorchPolicy(NetworkPolicy):
         return self._acts_alike[n_rows]
 
     def get_param_values(self) -> dict[str, Any]:
-        """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
+        """Return a copy of the module's `state_dict` in CPU memory, which later training does not change."""
         return {name: value.detach().cpu().clone() for name, value in self.wrapped.state_dict().items()}
 
     def _act(self, observations: Tree, numbers: RowNoise) -> ActionsAndInfos:
@@ -203,9 +204,9 @@ class TorchPolicy(NetworkPolicy):
                 output = output.mode if self._deterministic else _sample(output, numbers, self._action.shape)
             elif not is_action and (self._action.kind != "box" or not is_tensor):
                 raise PolicyError(
-                    f"the module gave {named(output)}, which is no action of {self._space}",
+                    f"the module returned {named(output)}, expected an action of {self._space}",
                     code="network-output",
-                    hint="let it return a torch Distribution, or wrap it in a policy with get_action",
+                    hint="return a torch Distribution, or wrap the module in a policy with get_action",
                 )
             values = output.cpu().numpy()
         return self._typed(values, len(numbers)), {}
@@ -214,7 +215,7 @@ class TorchPolicy(NetworkPolicy):
         tensors = []
         columns = self._observations.columns(observations)
         for leaf, column in zip(self._observations.leaves, columns, strict=True):
-            # Copied, as from_numpy warns of arrays that are read-only and would share the others.
+            # Copied: from_numpy warns about read-only arrays, and shares the memory of other arrays.
             tensor = self._torch.from_numpy(np.array(column))
             dtype = self._dtype if leaf.kind == "box" else tensor.dtype
             tensors.append(tensor.to(self._device, dtype))
@@ -222,7 +223,7 @@ class TorchPolicy(NetworkPolicy):
 
 
 def _output_tensors(output: Any) -> Iterator[Any]:
-    """Yield the tensor that a module gave, or the parameters of its torch Distribution."""
+    """Yield the output tensor of a module, or the parameters of its torch Distribution."""
     torch: Any = sys.modules["torch"]
     if isinstance(output, torch.Tensor):
         yield output
@@ -234,12 +235,12 @@ def _output_tensors(output: Any) -> Iterator[Any]:
 def _sample(distribution: Any, numbers: RowNoise, shape: tuple[int, ...]) -> Any:
     """Return a sample of a torch Distribution of n rows.
 
-    Normal ones, also Independent or transformed, draw row j from row j's stream, others from torch's global
-    generator.
+    A Normal distribution, also Independent or transformed, uses the random numbers of each row. Other
+    distributions use torch's global generator.
     """
     torch: Any = sys.modules["torch"]
     distributions = torch.distributions
-    kind = type(distribution)  # Not isinstance, for a subclass may sample in a way of its own.
+    kind = type(distribution)  # Not isinstance, because a subclass may sample differently.
     if kind is distributions.Independent:
         return _sample(distribution.base_dist, numbers, shape)
     if kind is distributions.TransformedDistribution:

@@ -1,7 +1,7 @@
-"""Random numbers for a batch: each row has a stream of its own, which follows from its seed alone.
+"""Random numbers for a batch: each row has its own stream, which depends only on the row's seed.
 
-A stream is a counter that a hash turns into words (SplitMix64, by G. Steele, D. Lea and C. Flood), so that
-all rows are drawn at once, and each gets, bit for bit, what it would get alone.
+A stream is a counter that a hash function maps to words (SplitMix64, by G. Steele, D. Lea and C. Flood). All
+rows are computed at once, and each row gets bit for bit the same numbers as in a batch of one row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERS_AHEAD = 1 << 17
 
 
 def mix_words(words: Words) -> Words:
-    """Mix 64-bit words in place, and return them."""
+    """Mix 64-bit words in place and return them."""
     high = np.empty_like(words)
     words ^= np.right_shift(words, _SHIFTS[0], out=high)
     words *= _MIX_A
@@ -44,7 +44,7 @@ def mix_words(words: Words) -> Words:
 
 
 class RowStreams:
-    """One stream of random words a row. An unseeded row's stream follows from the operating system."""
+    """One stream of random words per row. Unseeded rows are seeded by the operating system."""
 
     def __init__(self, n_rows: int) -> None:
         self._offsets = np.zeros(0, np.uint64)
@@ -54,12 +54,12 @@ class RowStreams:
         return len(self._counters)
 
     def seed(self, rows: Any, seeds: Any) -> None:
-        """Begin the stream of a seed, uint64 (k,) or one for all, in these rows: a slice or an index (k,)."""
-        # As they are: SplitMix64 mixes each counter, so seeds that differ by little give unlike words.
+        """Restart the streams of rows, a slice or an index (k,), from seeds: uint64 (k,), or one for all rows."""
+        # The seeds are used unchanged: SplitMix64 mixes the counter, and similar seeds give unrelated words.
         self._counters[rows] = seeds
 
     def words(self, count: int, rows: Any = slice(None)) -> Words:
-        """Return the next `count` words of rows, uint64 (k, count); one call for 6 equals two calls for 3."""
+        """Return the next `count` words of k rows, uint64 (k, count); one call for 6 equals two calls for 3."""
         if len(self._offsets) != count:
             self._offsets = np.arange(1, count + 1, dtype=np.uint64) * _STEP
         words = mix_words(self._counters[rows, None] + self._offsets)
@@ -69,7 +69,10 @@ class RowStreams:
 
 
 class RowNoise(RowStreams):
-    """`width` numbers a step and row, made for several steps at once; `make` is `gumbel` or `normal`."""
+    """`width` random numbers per step and row, computed for several steps at once.
+
+    `make` is `gumbel` or `normal`.
+    """
 
     def __init__(self, n_rows: int, width: int, make: Callable[[Words], Floats]) -> None:
         super().__init__(n_rows)
@@ -100,14 +103,14 @@ class RowNoise(RowStreams):
 
 
 def row_noise(space: Any, n_rows: int) -> RowNoise:
-    """Return what n rows draw actions of a space by: Gumbel noise a choice of a Discrete, else normal."""
+    """Return the noise that n rows sample actions with: Gumbel noise for a Discrete space, else normal."""
     if isinstance(space, spaces.Discrete):
         return RowNoise(n_rows, int(space.n), gumbel)
     return RowNoise(n_rows, math.prod(space.shape), normal)
 
 
 class PolicyStreams:
-    """The streams of a policy, which `new_stream(n)` makes: n rows for `get_actions`, one for `get_action`.
+    """The streams of a policy, created by `new_stream(n)`: n rows for `get_actions`, one for `get_action`.
 
     Attributes:
         single: The stream of `get_action`.
@@ -125,14 +128,14 @@ class PolicyStreams:
         self.sized(len(mask)).seed(np.flatnonzero(mask), np.asarray(seeds, np.uint64)[mask])
 
     def sized(self, n_rows: int) -> Any:
-        """Return the stream of n rows, which is a new one where there were others before."""
+        """Return the stream of n rows; a new stream if the number of rows has changed."""
         if len(self._batch) != n_rows:
             self._batch = self._new_stream(n_rows)
         return self._batch
 
 
 class SeededPolicy(AdaptedPolicy):
-    """A policy that draws from such streams alone."""
+    """A policy whose randomness comes only from a PolicyStreams."""
 
     def __init__(self, wrapped: Any, new_stream: Callable[[int], Any]) -> None:
         super().__init__(wrapped)
@@ -151,13 +154,13 @@ def uniform(words: Words) -> Floats:
 
 
 def gumbel(words: Words) -> Floats:
-    """Return a number of the standard Gumbel distribution for each word."""
-    # In the middle of an interval, since the logarithms of 0 and 1 would be of no use.
+    """Return a standard Gumbel number for each word."""
+    # Shifted to the middle of its interval: the logarithms of 0 and 1 are not usable.
     numbers = uniform(words) + _UNIT / 2
     return np.asarray(-np.log(-np.log(np.minimum(numbers, 1.0 - _UNIT))))
 
 
 def normal(words: Words) -> Floats:
-    """Return a standard normal number for each two words, (n, width / 2), by the method of Box and Muller."""
+    """Return a standard normal number per pair of words, (n, width / 2), by the Box-Muller method."""
     radius = np.sqrt(-2.0 * np.log1p(-uniform(words[:, ::2])))
     return np.asarray(radius * np.cos(2.0 * np.pi * uniform(words[:, 1::2])))

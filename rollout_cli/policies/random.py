@@ -1,4 +1,4 @@
-"""The built-in policy `random`: many actions at once, distributed as those of the space's own `sample`.
+"""The built-in policy `random`, which samples many actions at once, with the distribution of `space.sample()`.
 
 A call of `space.sample()` costs more than a step of a small environment.
 """
@@ -24,11 +24,11 @@ from rollout_cli.seeding.seeds import draw_root_seed
 
 _BLOCK_STEPS = 64
 _BLOCK_WORDS = 2_048
-"""A block has fewer steps where an action takes many words."""
+"""The maximum number of words in a block: large actions get blocks of fewer steps."""
 
 
 class RandomPolicy(SeededPolicy):
-    """Draws actions from a space, which is only read. An unseeded episode goes on where the last ended."""
+    """Samples actions of a space without changing the space's generator. `reset` does not restart the streams."""
 
     row_wise = trusted = True
 
@@ -39,7 +39,7 @@ class RandomPolicy(SeededPolicy):
         if len(makers) < len(rows.leaves):
             make = partial(_SampledStream, rows, action_space)
         super().__init__(None, make)
-        self._ahead: list[Any] = []  # The last one comes next.
+        self._ahead: list[Any] = []  # In reverse order: the last action is next.
 
     def get_action(self, observation: Any) -> ActionAndInfo:  # noqa: ARG002
         if not self._ahead:
@@ -55,7 +55,7 @@ class RandomPolicy(SeededPolicy):
 
 
 class _CountedStream(RowStreams):
-    """The actions of n rows, a function of (seed, step); a leaf's maker makes a column (k, *shape)."""
+    """The actions of n rows, a function of (seed, step); each leaf has a maker of columns (k, *shape)."""
 
     def __init__(self, rows: SpaceRows, makers: Sequence[Callable[[Words], Array]], n_rows: int) -> None:
         super().__init__(n_rows)
@@ -69,7 +69,7 @@ class _CountedStream(RowStreams):
         return self._actions(self.words(self._edges[-1]))
 
     def block(self) -> list[Any]:
-        """Return some of the next actions of a stream of one row."""
+        """Return a block of the next actions of a stream with one row."""
         words = self.words(self._edges[-1] * self._block_steps)
         return self._rows.split(self._actions(words.reshape(self._block_steps, self._edges[-1])))
 
@@ -81,7 +81,10 @@ class _CountedStream(RowStreams):
 
 
 class _SampledStream:
-    """The same, sampled with one copy of the space per row (strings, unbounded boxes, custom spaces)."""
+    """The actions of n rows, sampled with one copy of the space per row.
+
+    For strings, unbounded boxes and custom spaces.
+    """
 
     def __init__(self, rows: SpaceRows, space: Space, n_rows: int) -> None:
         self._rows = rows
@@ -106,11 +109,11 @@ class _SampledStream:
 
 _HALF = np.uint64(32)
 _WIDEST_SPAN = 2**32
-"""A range of more integers than this is left to the space itself: 32 bits of a word choose among no more."""
+"""The maximum number of integers that 32 bits of a word can choose from; larger ranges use `_SampledStream`."""
 
 
 def _column_maker(leaf: Leaf) -> Callable[[Words], Array] | None:
-    """Return the function from words (k, size) to a leaf's column (k, *shape); None if only a space can."""
+    """Return the function from words (k, size) to a leaf's column (k, *shape); None if the leaf has none."""
     if leaf.bounds is None:
         return None
     low, high = leaf.bounds
@@ -118,7 +121,7 @@ def _column_maker(leaf: Leaf) -> Callable[[Words], Array] | None:
         if not np.isfinite([low, high]).all():
             return None
         return partial(_uniform_column, leaf, low.astype(float), high.astype(float))
-    # Python's integers, since the span of all 64-bit numbers is one too many for any of numpy's.
+    # Python integers, because the span of all 64-bit integers does not fit a numpy integer.
     lows = np.asarray(low, object)
     spans = np.asarray(np.asarray(high, object) - lows + 1, object)
     if max(spans.ravel().tolist(), default=1) > _WIDEST_SPAN:
@@ -129,7 +132,7 @@ def _column_maker(leaf: Leaf) -> Callable[[Words], Array] | None:
 
 def _uniform_column(leaf: Leaf, low: Array, high: Array, words: Words) -> Array:
     share = uniform(words).reshape(len(words), *leaf.shape)
-    # Two products instead of one, for the difference of two bounds may be more than a float holds.
+    # Two products instead of one, because the difference of the bounds may overflow a float.
     return np.asarray(np.clip(low * (1.0 - share) + high * share, low, high), leaf.dtype)
 
 
@@ -138,23 +141,27 @@ def _integer_column(leaf: Leaf, offsets: Words | None, spans: Words, words: Word
     numbers *= spans
     numbers >>= _HALF
     if offsets is not None:
-        numbers += offsets  # Modulo 2**64, as negative bounds are kept.
+        numbers += offsets  # Modulo 2**64, like the offsets of negative bounds.
     return numbers.view(np.int64).astype(leaf.dtype, copy=False)
 
 
 class RandomSource:
-    """The source of the built-in random policy; raise PolicyLoadError for any argument, as in `random:3`."""
+    """The source of the built-in random policy.
+
+    Raises:
+        PolicyLoadError: An argument is given, as in `random:3`.
+    """
 
     def __init__(self, argument: str, options: Keywords) -> None:
         if argument or options:
             raise PolicyLoadError(
-                f"the random policy takes nothing after its name, but got {argument or options!r}",
+                f"the random policy takes no arguments, got {argument or options!r}",
                 code="policy-options",
                 hint="use `random`",
             )
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
-        """Return the policy; PolicyLoadError where it must be deterministic."""
+        """Return the policy; raise PolicyLoadError if it must be deterministic."""
         if deterministic:
             raise PolicyLoadError(
                 "the random policy has no deterministic mode",
@@ -164,5 +171,5 @@ class RandomSource:
         return RandomPolicy(env_spec.action_space)
 
     def describe(self) -> Record:
-        """Return its record: no file, and no options."""
+        """Return the record, which has neither file nor options."""
         return {"scheme": "random", "path": None, "sha256": None, "options": {}}

@@ -1,6 +1,6 @@
-"""Recorded actions as a policy: each episode is played by the actions of the one with its number.
+"""Recorded actions as a policy: each episode replays the actions of the recorded episode with its number.
 
-Who made the source has read them; nothing here knows how datasets are stored.
+The caller reads the actions; this module does not depend on the storage of datasets.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rollout_cli.policies.policy import ActionAndInfo, AdaptedPolicy
 
 @dataclass(frozen=True, slots=True)
 class RecordedSource:
-    """The source of the actions of a dataset.
+    """The source of a policy that replays the actions of a dataset.
 
     Attributes:
-        path: The dataset's absolute path, or its URI.
-        action_space: The space that the actions are of.
-        root_seeds: Those of the runs that its episodes come from, in order.
-        steps: By the seed that a policy gets for an episode, its first step, and one past its last.
-        columns: The actions of all steps, an array (T, *shape) a leaf.
+        path: The absolute path or URI of the dataset.
+        action_space: The space of the actions.
+        root_seeds: The root seeds of the runs that collected the episodes, in order.
+        steps: The first step and the end (exclusive) of each episode, by the policy seed of the episode.
+        columns: The actions of all steps, an array (T, *shape) per leaf.
     """
 
     path: str
@@ -36,35 +36,35 @@ class RecordedSource:
     columns: tuple[Array, ...] = field(repr=False)
 
     def root_seed(self, asked: int | None) -> int:
-        """Return the root seed of a run that plays these episodes, where the user asked for this one or none.
+        """Return the root seed for replaying the episodes; `asked` is the user's seed, or None.
 
         Raises:
-            UsageError: If its episodes have another one, or several.
+            UsageError: No episode has the seed `asked`, or it is None and the episodes have several root seeds.
         """
         root_seed = self.root_seeds[0] if asked is None else asked
         if root_seed not in self.root_seeds or (asked is None and len(self.root_seeds) > 1):
-            run = "no seed is given" if asked is None else f"the run has {asked}"
+            run = "no seed is given" if asked is None else f"the run has the root seed {asked}"
             seeds = " or ".join(map(str, self.root_seeds))
             raise UsageError(
-                f"the episodes of {self.path} have the root seed {seeds}, and {run}",
+                f"the episodes of {self.path} have the root seed {seeds}, but {run}",
                 code="recording-seed",
-                hint=f"number and root seed decide how an episode begins: {{seed={self.root_seeds[0]}}}",
+                hint=f"pass the root seed of the episodes: {{seed={self.root_seeds[0]}}}",
             )
         return root_seed
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RecordedPolicy:  # noqa: ARG002
-        """Return the policy, which draws nothing; PolicyLoadError where the action space is another one."""
+        """Return the policy, which is deterministic; raise PolicyLoadError if the action spaces differ."""
         if not are_alike(env_spec.action_space, self.action_space):
             raise PolicyLoadError(
-                f"the actions in {self.path} are of {self.action_space}, "
-                f"and the environment's are of {env_spec.action_space}",
+                f"the actions in {self.path} have the space {self.action_space}, "
+                f"but the environment has {env_spec.action_space}",
                 code="policy-space",
-                hint="replay them in the environment that they were recorded in",
+                hint="replay the actions in the environment in which they were recorded",
             )
         return RecordedPolicy(self)
 
     def describe(self) -> Record:
-        """Return its record; the hash is that of the actions, and of which episode they belong to."""
+        """Return the record of the source; its hash covers the actions and their assignment to episodes."""
         digest = sha256(repr(sorted(self.steps.items())).encode())
         for column in self.columns:
             if column.dtype == object:
@@ -75,7 +75,7 @@ class RecordedSource:
 
 
 class RecordedPolicy(AdaptedPolicy):
-    """Plays the recorded actions of the episode that it is seeded for, whatever it observes."""
+    """Replays the recorded actions of the episode that it is seeded for, and ignores observations."""
 
     row_by_row = True
 
@@ -86,16 +86,16 @@ class RecordedPolicy(AdaptedPolicy):
         self._actions: Iterator[Any] = iter(())
 
     def seed(self, seed: int) -> None:
-        """Begin an episode; PolicyError where the dataset does not have it."""
+        """Start the episode of a seed; raise PolicyError if the dataset does not have it."""
         if seed not in self._source.steps:
             raise PolicyError(
-                f"{self._source.path} has no episode of this number and of the run's root seed",
+                f"{self._source.path} has no episode with this number and root seed",
                 code="recording-missing",
-                hint="ask for numbers that it has: {episodes=A:B}, "
-                f"with {{seed={self._source.root_seeds[0]}}}",
+                hint="pass recorded episode numbers and their root seed: {episodes=A:B} "
+                f"{{seed={self._source.root_seeds[0]}}}",
             )
         start, stop = self._source.steps[seed]
-        # Copied, since an environment may write into the action that it gets.
+        # Copied, because an environment may modify the action that it gets.
         columns = [column[start:stop].copy() for column in self._source.columns]
         self._actions = iter(self._rows.split(self._rows.tree(columns)))
 
@@ -103,7 +103,7 @@ class RecordedPolicy(AdaptedPolicy):
         for action in self._actions:
             return action, {}
         raise PolicyError(
-            "the episode goes on after its recorded actions",
+            "the episode is longer than its recorded actions",
             code="recording-ended",
-            hint="its environment, or its limit of steps, is not the one that it was recorded in",
+            hint="use the environment and the time limit of the recording",
         )

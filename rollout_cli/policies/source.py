@@ -1,4 +1,4 @@
-"""Policy SPECs: files by their content, `module:attr`, schemes such as `random`; Python objects; packing."""
+"""Policy SPECs (files, `module:attr`, schemes such as `random`), and packing a policy into a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from rollout_cli.sources.loading import (
 from rollout_cli.sources.pins import FileWatch, PinRules
 
 _FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".safetensors", ".d3")
-"""A SPEC that ends so names a file, also one that is not there."""
+"""A SPEC with one of these suffixes names a file, even if the file does not exist."""
 
 _IMPORTS_TORCH = re.compile(rb"^\s*(import|from)\s+(torch|stable_baselines3|sb3_contrib)\b", re.MULTILINE)
 
@@ -63,9 +63,9 @@ SCHEMES: dict[str, MakeSource] = {
     "torchscript": TORCHSCRIPT,
     "zoo": ZOO,
 }
-"""Functions that make a source from the argument after a SPEC's first colon, and options; by scheme.
+"""By scheme, the function that creates a source from the argument after the SPEC's first colon, and options.
 
-Packages add theirs by entry points of the group `rollout.policies`, such as a `FileScheme`.
+Packages add schemes, such as a `FileScheme`, by entry points of the group `rollout.policies`.
 """
 
 
@@ -74,7 +74,7 @@ def _scheme(name: str) -> MakeSource | None:
         for point in importlib.metadata.entry_points(group="rollout.policies", name=name):
             with reporting(
                 PolicyLoadError,
-                f"the policy scheme {name!r} of {point.value} cannot be loaded",
+                f"cannot load the policy scheme {name!r} from {point.value}",
                 code="policy-scheme",
             ):
                 SCHEMES[name] = point.load()
@@ -83,7 +83,7 @@ def _scheme(name: str) -> MakeSource | None:
 
 @dataclass(frozen=True, slots=True)
 class UserPolicySource:
-    """A policy, class or factory of the user's, `module:attr` or a pickle file, and its arguments."""
+    """The user's policy, policy class or factory (`module:attr` or a pickle file), with its arguments."""
 
     source: Source
     options: Keywords = field(default_factory=dict)
@@ -102,7 +102,7 @@ class UserPolicySource:
 
 
 def loads_torch(source: PolicySource) -> bool:
-    """Return whether loading the policy imports torch, as far as a look at its file tells."""
+    """Return True if loading the policy imports torch, judged by its file."""
     match source:
         case ExploringSource(inner):
             return loads_torch(inner)
@@ -118,18 +118,18 @@ def loads_torch(source: PolicySource) -> bool:
 
 
 def policy_source(spec: str, options: Keywords | None = None, *, sha256: str | None = None) -> PolicySource:
-    """Return the source that a policy SPEC names: read files and look for modules, but load nothing.
+    """Return the source of a policy SPEC. Files are read and modules are located, but nothing is loaded.
 
     Args:
-        spec: The SPEC. One that names a file, folder or module may end in further `options`, as in
+        spec: The SPEC. The SPEC of a file, folder or module may end in further `options`, as in
             `ppo.zip?vecnormalize=stats.pkl`.
-        options: Arguments for its scheme, or for the class or factory that it names.
-        sha256: What the bytes of its file must hash to, in hexadecimal digits; the source loads those very
-            bytes.
+        options: Arguments for the scheme, or for the class or factory that the SPEC names.
+        sha256: The expected hash of the file, in hexadecimal digits. The source loads the bytes that were
+            hashed.
 
     Raises:
-        PolicyLoadError: If it names nothing, or a missing file or module, or a file with another hash.
-        UsageError: If a hash is given and it names no file, or if SPEC and options differ about one option.
+        PolicyLoadError: The SPEC is unknown, its file or module is missing, or the file has another hash.
+        UsageError: A hash is given for a SPEC without a file, or SPEC and options conflict.
     """
     scheme, _, argument = spec.partition(":")
     options = options or {}
@@ -147,27 +147,27 @@ def policy_source(spec: str, options: Keywords | None = None, *, sha256: str | N
 
 
 def _with_options(name: str, options: Keywords) -> tuple[str, Keywords]:
-    """Return a name without its `?key=value&…`, and those options among the others."""
+    """Return a name without its `?key=value&…`, and the options including those pairs."""
     if os.path.exists(name):  # noqa: PTH110 - never raises
-        return name, options  # The question mark is part of it.
+        return name, options  # The question mark is part of the name.
     file, further = parted(name, "the policy")
     for key, value in further.items():
         if key in options and _as_path(options[key]) != _as_path(value):
             raise UsageError(
-                f"the policy {name!r} has {key}={value}, and the option {key} is {options[key]!r} too",
+                f"the policy {name!r} has {key}={value}, but its option {key} is {options[key]!r}",
                 code="policy-options-conflict",
-                hint=f"give it once: {{policy_kwargs={key}=…}}, or after the question mark",
+                hint=f"pass it once: {{policy_kwargs={key}=…}}, or after the question mark",
             )
     return file, {**further, **options}
 
 
 def _as_path(value: Any) -> Any:
-    """Return a string as the absolute path that it may be: records have those."""
+    """Return a string as an absolute path, because records have absolute paths; return other values unchanged."""
     return str(Path.cwd() / value) if isinstance(value, str) else value
 
 
 def _source_without_scheme(spec: str, options: Keywords) -> PolicySource:
-    """Return the source of `module:attr`, or of a file or folder by its content."""
+    """Return the source of `module:attr`, or of a file or folder, which is recognized by its content."""
     kind: str | None = None
     if is_module_attribute(spec):
         return UserPolicySource(Source.find(spec, PolicyLoadError), options)
@@ -178,16 +178,16 @@ def _source_without_scheme(spec: str, options: Keywords) -> PolicySource:
         kind = recognise(file.data or b"", spec)
         if kind == "pickle" and not is_file(spec):
             raise PolicyLoadError(
-                f"{spec!r} is a pickle, which may run any code as it is loaded; expected a name in .pkl",
+                f"{spec!r} is a pickle, which can run any code when it is loaded; expected a .pkl suffix",
                 code="file-may-run-code",
                 hint="rename it to end in .pkl if you trust it",
             )
         if kind == "pickle":
             return UserPolicySource(file, options)
     if kind is None:
-        kinds = f"{', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
+        kinds = f"{', '.join(SCHEMES)}, a policy file of a known kind (docs/policies.md), or module:attr"
         raise PolicyLoadError(
-            f"{spec!r} names no policy", code="policy-unknown", hint=did_you_mean(spec) or f"use {kinds}"
+            f"unknown policy {spec!r}", code="policy-unknown", hint=did_you_mean(spec) or f"use {kinds}"
         )
     make = _scheme(kind)
     if make is None:
@@ -199,15 +199,15 @@ def _source_without_scheme(spec: str, options: Keywords) -> PolicySource:
 def _check_hash(spec: str, record: Record, sha256: str) -> None:
     if record.get("path") is None:
         raise UsageError(
-            f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked",
+            f"--policy-sha256 needs a policy file, got {spec!r}",
             code="policy-not-a-file",
-            hint="omit it, or pack the policy into a file (`rollout policy pack`) and name that",
+            hint="omit {policy_sha256}, or pack the policy into a file with `rollout policy pack`",
         )
     if record["sha256"] != sha256:
         raise PolicyLoadError(
-            f"the policy {spec!r} has the SHA-256 {record['sha256']}, but should have {sha256}",
+            f"the policy {spec!r} has the SHA-256 {record['sha256']}, expected {sha256}",
             code="policy-hash",
-            hint="it is not the intended file, or has changed; nothing of it was loaded",
+            hint="check that it is the intended file; it was not loaded",
         )
 
 
@@ -216,22 +216,22 @@ class PackedPolicy(NamedTuple):
 
     data: bytes
     class_name: str  # The dotted name of the packed class or function, or of the object's class.
-    # The files that it still reads where it is loaded; None where that is unknown.
+    # The files that the policy still reads when it is loaded; None if they are unknown.
     reads: tuple[str, ...] | None
 
 
 def pack_policy(spec: str) -> PackedPolicy:
-    """Pickle what `module:attr` names.
+    """Pickle the policy, class or factory `module:attr`; loading the pickle calls a class or factory.
 
-    The code of the named module, and of those below the working folder, goes into it; installed packages must
-    be installed where it is loaded. There, a class or factory is called.
+    The pickle contains the code of the named module and of loaded modules in the working folder. Installed
+    packages must also be installed on the machine that loads it.
 
     Raises:
-        PolicyLoadError: If `spec` names nothing, or what it names cannot be pickled.
+        PolicyLoadError: `spec` is unknown, or the object cannot be pickled.
     """
     if not is_module_attribute(spec):
         raise PolicyLoadError(
-            f"{spec!r} is not module:attr", code="policy-spec", hint="name what to pack as my_module:MyPolicy"
+            f"{spec!r} is not module:attr", code="policy-spec", hint="pass the policy as my_module:MyPolicy"
         )
     source = Source.find(spec, PolicyLoadError)
     item = source.load(PolicyLoadError)
@@ -240,38 +240,38 @@ def pack_policy(spec: str) -> PackedPolicy:
             PolicyLoadError,
             f"an object of type {type(item).__name__} cannot be pickled",
             code="pickle-failed",
-            hint="build what cannot be pickled in a factory, and pack the factory",
+            hint="pack a factory that builds the object",
         ),
         _pickling_by_value(source),
     ):
         data = cloudpickle.dumps(item)
     with reporting(
         PolicyLoadError,
-        "the pickle that was made does not load",
+        "the packed policy cannot be unpickled",
         code="pickle-failed",
-        hint="an object's own __reduce__ or __setstate__ may be at fault",
+        hint="check the __reduce__ and __setstate__ methods of its objects",
     ):
         pickle.loads(data)  # noqa: S301 - the bytes were made just now
     return PackedPolicy(data, policy_class(item), _files_read_by(item))
 
 
 def _files_read_by(item: Any) -> tuple[str, ...] | None:
-    """Return the files that a class or factory reads when called; None where it cannot be called here."""
+    """Return the files that a class or factory reads when called; None if the call fails."""
     watch = FileWatch(PinRules())
     try:
-        # One that takes the spaces is called with none: whatever it does then, what it has read is not all.
+        # A class or factory that takes the spaces gets None and fails: the files are then unknown.
         instantiate(item, cast("EnvSpec", None), {})
     except UserCodeError:
         return None
     finally:
         watch.end()
-    # Modules are in the pickle, or must be importable where it is loaded.
+    # Modules are either in the pickle or imported when it is loaded.
     return tuple(file.label for file in watch.files() if not file.path.endswith(".py"))
 
 
 @contextlib.contextmanager
 def _pickling_by_value(source: Source) -> Iterator[None]:
-    """Let cloudpickle pickle by value the named module and the loaded ones below the working folder."""
+    """Make cloudpickle pickle by value the named module and the loaded modules in the working folder."""
     folder = Path(source.folder or "").resolve()
     modules = [
         module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(module, folder)
@@ -285,7 +285,7 @@ def _pickling_by_value(source: Source) -> Iterator[None]:
 
 
 def _is_own(module: ModuleType, folder: Path) -> bool:
-    # A virtual environment often lies below the working folder; its packages are not the user's own code.
+    # A virtual environment is often inside the working folder; its packages are not the user's code.
     origin = getattr(module, "__file__", None)
     package = module.__name__.partition(".")[0]
     if not origin or package == "rollout_cli" or package in sys.stdlib_module_names:

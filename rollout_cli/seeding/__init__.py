@@ -1,1 +1,1 @@
-"""Seeds as a pure function of (root seed, episode number), and the generators that get them."""
+"""Seeds as a pure function of (root seed, episode number), and the generators that are seeded."""

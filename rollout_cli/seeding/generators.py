@@ -1,6 +1,6 @@
-"""EpisodeSeeder: puts all generators that a policy or environment may use into an episode's own state.
+"""EpisodeSeeder, which seeds all random generators of a policy and an environment for each episode.
 
-A pickled policy with a generator of its own would otherwise explore alike in every worker.
+Without it, a pickled policy with its own generator would explore identically in every worker.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 from rollout_cli.seeding.seeds import derive_seed, seed_digest, seed_globals
 
 MAX_OBJECTS = 20_000
-"""Objects looked at below a policy or environment: a replay buffer in a policy must not cost seconds."""
+"""The maximum number of objects searched in a policy or environment; a replay buffer must not take seconds."""
 
 
 class EpisodeSeeder:
-    """Seeds the global generators, and those found in one policy and one environment."""
+    """Seeds the global generators, and the generators found in one policy and one environment."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -34,11 +34,10 @@ class EpisodeSeeder:
         self._streams: list[tuple[str, Any]] = []
 
     def watch(self, *, policy: Any = None, env: Any = None) -> None:
-        """Search for generators after a build, an update or the first reset; known ones keep their streams.
+        """Search for generators after a build, an update or the first reset; known generators keep their streams.
 
-        A policy or environment takes the place of the one watched before; None leaves that one. What both
-        hold counts as the environment's. Nothing changes but that a space makes the generator that its first
-        draw would make.
+        A policy or environment replaces the previous one; None keeps it. A generator that both share counts as
+        the environment's. The search has one side effect: a space creates its generator.
         """
         visited: dict[int, Any] = {}
         streams: list[tuple[str, Any]] = []
@@ -49,8 +48,8 @@ class EpisodeSeeder:
             if name not in self._watched:
                 continue
             holders = _search(self._watched[name], visited)
-            # An environment may make a generator at its first reset. Such a late one has a name of its own,
-            # since whether a worker has met it must not change the others' streams.
+            # An environment may create a generator at its first reset. Late generators have separate names:
+            # the streams of the others must not depend on whether a worker has found a late one.
             first = self._first_holders.setdefault(name, holders)
             first_ids = set(map(id, first))
             later = [holder for holder in holders if id(holder) not in first_ids]
@@ -60,14 +59,14 @@ class EpisodeSeeder:
         self._streams = streams
 
     def begin(self, number: int | str) -> None:
-        """Seed global generators, then the policy's, then the environment's, for an episode (or `SETUP`)."""
+        """Seed the global generators, then the policy's, then the environment's, for an episode or `SETUP`."""
         seed_globals(self._root, number)
         self.seed_found(number)
 
     def seed_found(self, number: int | str) -> None:
-        """Seed the policy's generators, then the environment's, and leave the global ones."""
+        """Seed the policy's generators, then the environment's, but not the global generators."""
         for stream, holder in self._streams:
-            # The user's own class may refuse a seed, or its space; the end-of-run check shows the difference.
+            # A user's class may raise when it is seeded; the reproducibility check then shows the difference.
             with contextlib.suppress(Exception):
                 generator = holder.np_random if _is_kind(holder, _HOLDERS) else holder
                 _seed(generator, self._root, number, stream)
@@ -77,16 +76,16 @@ _HOLDERS = (gymnasium.Space, gymnasium.Env, gymnasium.vector.VectorEnv)
 _WRAPPERS = (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)
 _OPAQUE = (
     *(str, bytes, bytearray, int, float, complex, bool, type(None), np.ndarray, np.generic),
-    # Modules and classes lead to everything that is loaded, frames to everything that runs.
+    # Modules and classes refer to all loaded code, frames to all running code.
     *(type, types.ModuleType, types.CodeType, types.FrameType, types.TracebackType),
-    # The order of a set differs from one process to the next.
+    # The order of a set differs between processes.
     *(set, frozenset),
 )
 _GLOBAL_GENERATOR_IDS = {id(cast("Any", draw).__self__) for draw in (random.random, np.random.rand)}
 
 
 def _is_kind(item: Any, kinds: tuple[type, ...]) -> bool:
-    # Never isinstance, which asks an object for its `__class__`: a proxy may answer by calling anything.
+    # Never isinstance, which reads an object's `__class__`: in a proxy that may call any code.
     return issubclass(type(item), kinds)
 
 
@@ -103,10 +102,10 @@ def _is_generator(item: Any) -> bool:
 
 
 def _search(root: Any, visited: dict[int, Any]) -> list[Any]:
-    """Return the generators below `root`, the nearest first; of spaces and environments, these themselves.
+    """Return the generators that `root` refers to, nearest first; spaces and environments stand for theirs.
 
-    It follows what the garbage collector follows, so it asks no object for anything. What it meets is kept in
-    `visited`, by id, so that the ids stay theirs.
+    The search uses the garbage collector's references and calls no methods of the objects. `visited` keeps
+    them alive, by id, because the id of a deleted object could be reused.
     """
     holders: list[Any] = []
     waiting = deque([root])
@@ -121,8 +120,8 @@ def _search(root: Any, visited: dict[int, Any]) -> list[Any]:
             holders.append(item)
             continue
         if _is_kind(item, _HOLDERS) and not _is_kind(item, _WRAPPERS):
-            # It may make its generator anew, and so stands for it. A property of the user's class may raise
-            # anything.
+            # A space or environment may replace its generator, so the holder is kept, not the generator. A
+            # property of a user's class may raise any error.
             with contextlib.suppress(Exception):
                 if id(generator := item.np_random) not in visited:
                     visited[id(generator)] = generator
@@ -134,13 +133,13 @@ def _search(root: Any, visited: dict[int, Any]) -> list[Any]:
 
 
 def _children(item: Any, class_spaces: tuple[Any, ...]) -> Iterable[Any]:
-    if type(item) is types.FunctionType:  # Not its globals, which lead to everything that is loaded.
+    if type(item) is types.FunctionType:  # Without its globals, which refer to all loaded code.
         return vars(item), item.__closure__, item.__defaults__, item.__kwdefaults__
     return (*gc.get_referents(item), *class_spaces)
 
 
 def _class_spaces(kind: type) -> tuple[Any, ...]:
-    """Return the spaces that are attributes of a class, as environments often have theirs."""
+    """Return the spaces that are attributes of a class, which is common for environments."""
     return tuple(
         member
         for owner in kind.__mro__[:-1]
@@ -150,11 +149,10 @@ def _class_spaces(kind: type) -> tuple[Any, ...]:
 
 
 def _seed(generator: Any, root: int, number: int | str, stream: str) -> None:
-    """Put a generator into the state that belongs to (root, number, stream)."""
+    """Set the state of a generator, a function of (root, number, stream)."""
     bits: Any = generator.bit_generator if isinstance(generator, np.random.Generator) else None
     if type(bits) is np.random.PCG64:
-        # 128 bits and an odd increment, from the hash itself: a fifth of the cost of a SeedSequence, for
-        # every space.
+        # 128 bits of state and an odd increment from the hash cost a fifth of a SeedSequence, per space.
         digest = seed_digest(root, number, stream, size=32)
         state: Any = {
             "state": int.from_bytes(digest[:16], "big"),
@@ -166,7 +164,7 @@ def _seed(generator: Any, root: int, number: int | str, stream: str) -> None:
     if bits is not None:
         bits.state = type(bits)(seed).state
     elif isinstance(generator, np.random.RandomState):
-        # Not `seed`, which knows MT19937 alone: it may stand on any other bit generator.
+        # Not by `seed`, which supports only MT19937: a RandomState may use another bit generator.
         kind = getattr(np.random, cast("Any", generator.get_state(legacy=False))["bit_generator"])
         generator.set_state(kind(seed).state)
     elif isinstance(generator, random.Random):

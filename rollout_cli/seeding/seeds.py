@@ -1,4 +1,4 @@
-"""Seeds: a pure function of (root seed, episode number, stream), and the global generators that get them."""
+"""Seeds as a pure function of (root seed, episode number, stream), and the seeding of global generators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 SETUP = "setup"
-"""Stands in place of an episode number: the seeds of every build and update."""
+"""The replacement of the episode number for builds and updates."""
 
 
 _MASK = 0xFFFFFFFFFFFFFFFF
@@ -25,27 +25,28 @@ _MIX_B = 0x94D049BB133111EB
 
 
 def seed_digest(root: int, number: int | str, stream: str, *, size: int) -> bytes:
-    """Return `size` bytes (at most 64) that are a pure function of the three."""
+    """Return `size` bytes (at most 64), a pure function of root, number and stream."""
     return blake2b(f"{root}/{number}/{stream}".encode(), digest_size=size).digest()
 
 
 def derive_seed(root: int, number: int | str, stream: str) -> int:
-    """Return the seed of one stream, such as `policy`, of one episode, or of `SETUP`: 64 bits."""
+    """Return the 64-bit seed of a stream, such as `policy`, for an episode or `SETUP`."""
     return int.from_bytes(seed_digest(root, number, stream, size=8), "big")
 
 
 def env_seed(root: int, number: int) -> int:
-    """Return the seed that episode `number` gives to `env.reset`, in [0, 2**32).
+    """Return the seed of episode `number` for `env.reset`, in [0, 2**32).
 
-    `numpy.random.seed`, which many environments call, takes no more. It is a permutation of the numbers (a
-    Feistel network of four rounds, M. Luby and C. Rackoff), so no two episodes below 2**32 share a seed.
+    `numpy.random.seed`, which many environments call, accepts 32 bits. The seeds are a permutation of the
+    numbers (a Feistel network of four rounds, M. Luby and C. Rackoff): episodes below 2**32 do not share
+    seeds.
     """
     seed: int = _permuted(number, _round_keys(root, number >> 32))
     return seed
 
 
 def env_seeds(root: int, numbers: Array) -> Array:
-    """Return `env_seed` of episode numbers, both int64 (N,)."""
+    """Return `env_seed` for an array of episode numbers, both int64 (N,)."""
     seeds = np.empty_like(numbers)
     epochs = numbers >> 32
     for epoch in np.unique(epochs).tolist():
@@ -55,7 +56,7 @@ def env_seeds(root: int, numbers: Array) -> Array:
 
 
 def _permuted(number: Any, keys: tuple[int, ...]) -> Any:
-    """Permute the low 32 bits of an integer or of uint64 (N,), whose products wrap."""
+    """Permute the low 32 bits of an integer, or of uint64 (N,) with wrapping products."""
     left = (number & 0xFFFFFFFF) >> 16
     right = number & 0xFFFF
     for key in keys:
@@ -69,18 +70,18 @@ def _permuted(number: Any, keys: tuple[int, ...]) -> Any:
 
 @lru_cache(maxsize=64)
 def _round_keys(root: int, epoch: int) -> tuple[int, ...]:
-    """Return the four round keys; numbers of 2**32 and above are permuted anew in each epoch of 2**32."""
+    """Return the four round keys; each epoch of 2**32 numbers has another permutation."""
     digest = seed_digest(root, epoch, "env", size=32)
     return tuple(int.from_bytes(digest[start : start + 8], "big") for start in range(0, 32, 8))
 
 
 def draw_root_seed() -> int:
-    """Return a root seed from the operating system: 32 bits, short enough to type again."""
+    """Return a random root seed from the operating system, with 32 bits, which is short enough to type."""
     return secrets.randbits(32)
 
 
 def seed_globals(root: int, number: int | str) -> None:
-    """Seed `random`, `numpy.random` and, if loaded, torch, on the CPU and initialised CUDA devices."""
+    """Seed `random`, `numpy.random` and, if loaded, torch, on the CPU and initialized CUDA devices."""
     random.seed(derive_seed(root, number, "random"))
     np.random.seed(derive_seed(root, number, "numpy.random") >> 32)
     for generator in _torch_generators():
@@ -88,10 +89,10 @@ def seed_globals(root: int, number: int | str) -> None:
 
 
 def _torch_generators() -> list[Any]:
-    """Return torch's global generators that exist by now; none where torch is not loaded."""
-    # `torch.manual_seed` asks every kind of device each time, which takes a hundred times as long.
+    """Return torch's existing global generators; an empty list if torch is not loaded."""
+    # `torch.manual_seed` visits all kinds of devices, which takes a hundred times as long.
     torch: Any = sys.modules.get("torch")
-    default = getattr(torch, "default_generator", None)  # A module of the user's may be named torch as well.
+    default = getattr(torch, "default_generator", None)  # A user's module may also be named torch.
     if default is None:
         return []
     if not torch.cuda.is_initialized():
@@ -100,7 +101,7 @@ def _torch_generators() -> list[Any]:
 
 
 def torch_has_drawn() -> bool:
-    """Return whether torch is loaded and its generator of the CPU has drawn since it was seeded."""
+    """Return True if torch's CPU generator has been used since it was seeded."""
     generators = _torch_generators()
     if not generators:
         return False
@@ -117,7 +118,7 @@ def _global_states() -> tuple[Any, Any, list[Any]]:
 
 
 def _put_back(states: tuple[Any, Any, list[Any]]) -> None:
-    """Put states back; a generator of torch that did not exist yet gets a seed from the operating system."""
+    """Restore states; a torch generator that did not exist yet is seeded by the operating system."""
     random.setstate(states[0])
     np.random.set_state(states[1])
     for generator, state in zip_longest(_torch_generators(), states[2]):
@@ -128,10 +129,9 @@ def _put_back(states: tuple[Any, Any, list[Any]]) -> None:
 
 
 class BorrowedGenerators:
-    """The global generators, borrowed from a caller whose own states must not change.
+    """A context manager that uses the global generators without changing their states for the caller.
 
-    Each entry of `with borrowed:` puts in the states of the last exit; each exit gives the caller its own
-    back.
+    Each entry restores the states of the last exit; each exit restores the states of the caller.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Sources: code and files that users name, how they are loaded and pinned, and folders by URI."""
+"""Sources: the user's code and files, which are loaded and pinned, and folders by URI."""

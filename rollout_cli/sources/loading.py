@@ -1,8 +1,8 @@
-"""Finding and loading the user's own code: what `module:attr`, `file.pkl` and a Python object mean.
+"""Finding and loading the user's code, given as `module:attr`, `file.pkl` or a Python object.
 
-The parent finds: it reads and hashes, and imports nothing. Workers load. Modules of the working folder are
-found only while code of the user's is loaded: a `random.py` there must never take the place of the library's
-own imports.
+The parent process finds code: it reads and hashes files, and imports nothing. Workers load code. Modules of
+the working folder take precedence only while the user's code is loaded: a `random.py` there must not shadow
+the imports of libraries.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from rollout_cli.sources.untrusted import printable
 ErrorKind = type[UserCodeError]
 PICKLE_SUFFIXES = (".pkl", ".pickle")
 
-_SHOW_WHERE = "the traceback below shows where"
-_PLACES = "modules are looked for in the working folder ({}) and among the installed packages"
+_SHOW_WHERE = "see the traceback below"
+_PLACES = "check the name; modules are searched in the working folder ({}) and the installed packages"
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _MODULE_ATTRIBUTE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 
@@ -49,14 +49,14 @@ def _shortened(text: str, limit: int) -> str:
 
 @contextlib.contextmanager
 def needing(package: str, module: str = "") -> Iterator[None]:
-    """Around the import of an optional package: say how to install it where it is missing.
+    """Run the import of an optional package; the error for a missing package has the pip command.
 
     Args:
-        package: The name that pip installs it by.
-        module: The name of its module, where that is another one.
+        package: The name of the package for pip.
+        module: The name of its module, if that differs.
 
     Raises:
-        UsageError: If it is not installed.
+        UsageError: The package is not installed.
     """
     try:
         yield
@@ -64,18 +64,18 @@ def needing(package: str, module: str = "") -> Iterator[None]:
         if (error.name or "").partition(".")[0] != (module or package.replace("-", "_")):
             raise
         raise UsageError(
-            f"this needs {package}, which is not installed",
+            f"the package {package} is not installed",
             code="package-missing",
             hint=f"pip install {package}",
         ) from error
 
 
 def first_line(error: BaseException) -> str:
-    """Return `error` as one line of at most some 300 characters: its type, and the first line of its text."""
+    """Return the type and the first line of the message of `error`, about 300 characters at most."""
     try:
         text = str(error).strip()
     except BaseException as another:  # noqa: BLE001 - __str__ is the user's code, and may raise anything
-        text = f"(it has no text: its __str__ raised {type(another).__name__})"
+        text = f"(no message: __str__ raised {type(another).__name__})"
     name = type(error).__name__
     return f"{name}: {printable(_shortened(text.splitlines()[0], 300))}" if text else name
 
@@ -86,19 +86,19 @@ def name_of(item: Any) -> str:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Return the traceback of `error` as text; of a very long one, its beginning and its end."""
+    """Return the traceback of `error` as a string; a very long one is shortened in the middle."""
     return _shortened("".join(traceback.format_exception(error)), 20_000)
 
 
 def failure(
     kind: ErrorKind, problem: str, error: BaseException, *, code: str, hint: str = _SHOW_WHERE
 ) -> UserCodeError:
-    """Return an error of `kind` that says what failed, with the user's own traceback as its details."""
+    """Return an error of `kind` with the problem as message and the user's traceback as details."""
     if isinstance(error, SystemExit):
-        problem = f"{problem}: it ended with sys.exit"
+        problem = f"{problem}: it called sys.exit"
         hint = (
             "raise an exception or return instead; "
-            "put a program's own part under `if __name__ == '__main__':`"
+            "put the code of a script under `if __name__ == '__main__':`"
         )
     return kind(f"{problem}: {first_line(error)}", code=code, hint=hint, details=traceback_text(error))
 
@@ -107,7 +107,7 @@ def failure(
 def reporting(
     kind: ErrorKind, problem: str, *, code: str = "user-code-raised", hint: str = _SHOW_WHERE
 ) -> Iterator[None]:
-    """Run code of the user's: all that it raises becomes an error of `kind`, but for Ctrl-C and ours."""
+    """Run the user's code, and raise its errors as `kind`, except Ctrl-C and errors of this package."""
     try:
         yield
     except BaseException as error:
@@ -117,9 +117,9 @@ def reporting(
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether `error` is the user's Ctrl-C, and not something that the user's code raised by itself.
+    """Return True if `error` comes from Ctrl-C, not from the user's code.
 
-    Where a run handles SIGINT in its own way, and in workers, no KeyboardInterrupt comes of Ctrl-C.
+    In workers, and in runs with their own SIGINT handler, Ctrl-C does not raise KeyboardInterrupt.
     """
     return (
         isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -127,19 +127,19 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def is_module_attribute(spec: str) -> bool:
-    """Return whether `spec` reads as `module:attr`; an environment id such as `module:Env-v0` does not."""
+    """Return True if `spec` has the form `module:attr`, unlike an environment id such as `module:Env-v0`."""
     return _MODULE_ATTRIBUTE.fullmatch(spec) is not None
 
 
 def is_file(spec: str, suffixes: tuple[str, ...] = PICKLE_SUFFIXES) -> bool:
-    """Return whether `spec` looks like a file of these suffixes, so that a missing one is reported so."""
+    """Return True if `spec` has one of the suffixes, even if the file is missing."""
     return spec.lower().endswith(suffixes)
 
 
 def did_you_mean(module: str) -> str:
-    """Return a hint with `module:attr` for what a module of the working folder defines; else an empty one.
+    """Return a hint with the public names of a module in the working folder, or an empty string.
 
-    The module, also as `module.py`, is parsed and not imported.
+    The module, given as `module` or `module.py`, is parsed but not imported.
     """
     parts = ".".join(PurePath(module.removesuffix(".py")).parts).split(".")
     try:
@@ -160,13 +160,13 @@ def did_you_mean(module: str) -> str:
 def _working_folder() -> str:
     try:
         return str(Path.cwd())
-    except FileNotFoundError:  # It was deleted.
+    except FileNotFoundError:  # The folder was deleted.
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class _FolderFinder:
-    """A meta path finder of top-level modules in one folder, except names of the standard library."""
+    """A meta path finder for top-level modules in one folder, except names of the standard library."""
 
     folder: str
 
@@ -176,20 +176,20 @@ class _FolderFinder:
         if path is not None or fullname in sys.stdlib_module_names:
             return None
         spec = PathFinder.find_spec(fullname, [self.folder], target)
-        # A folder without __init__.py has no loader; an installed package of its name comes first.
+        # A folder without __init__.py has no loader; an installed package with its name takes precedence.
         return spec if spec and spec.loader else None
 
 
 def is_in_working_folder(name: str) -> bool:
-    """Return whether the working folder has the top-level module of a name: user code gets that one."""
+    """Return True if the working folder has the top-level module of a name, which the user's code then imports."""
     return _FolderFinder(_working_folder()).find_spec(re.split("[.:]", name)[0]) is not None
 
 
 @contextlib.contextmanager
 def imports_from(folder: str | None) -> Iterator[None]:
-    """Let imports find the modules of `folder` first while user code is loaded, and last from then on.
+    """Search modules in `folder` first while the user's code is loaded, and last afterwards.
 
-    The user's code may import another of its modules as late as in a step. Without a folder, nothing changes.
+    The user's code may import other modules later, even during a step. Without a folder, nothing changes.
     """
     if not folder:
         yield
@@ -206,17 +206,17 @@ def imports_from(folder: str | None) -> Iterator[None]:
 
 
 def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) -> Any:
-    """Import one of the user's modules; those that lie in `folder` (None: the working folder) come first."""
+    """Import a user's module; modules in `folder` (None: the working folder) take precedence."""
     folder = _working_folder() if folder is None else folder
     problem = f"importing {module!r} failed"
-    hint = "the traceback below shows where in the module"
+    hint = "see the traceback below for the line in the module"
     with reporting(kind, problem, code="import-failed", hint=hint), imports_from(folder):
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name and f"{module}.".startswith(f"{error.name}."):
                 raise kind(
-                    f"there is no module {error.name!r}, which {module!r} names",
+                    f"the module {error.name!r} of {module!r} does not exist",
                     code="module-missing",
                     hint=_PLACES.format(folder),
                 ) from error
@@ -231,41 +231,41 @@ def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Code of the user's, found, not yet loaded; small and picklable. Verbs raise errors of its `kind`."""
+    """The user's code, found but not loaded; small and picklable. Methods raise errors of the given `kind`."""
 
-    spec: str  # `module:attr`, or the file as it was given; empty for an object of the Python API.
-    # Of a pickle: every worker loads those that were hashed. None for a module.
+    spec: str  # `module:attr`, or the file as given; empty for an object of the Python API.
+    # The bytes of a pickle, which every worker loads; None for a module.
     data: bytes | None = field(repr=False)
-    # Where it was found from; None leaves imports alone, as for an object of the caller's.
+    # The working folder when the code was found, for imports; None for an object of the Python API.
     folder: str | None
-    # The hash of the bytes, or of the module's source file; None for a module without one.
+    # The hash of the bytes or of the module's source file; None for a module without a source file.
     sha256: str | None
-    file: Path | None = None  # That source file.
+    file: Path | None = None  # The module's source file.
 
     @property
     def path(self) -> str | None:
-        """The absolute path of the file; None of a module or an object."""
+        """The absolute path of the file; None for a module or an object."""
         if self.data is None or not self.spec:
             return None
         return str(Path(self.folder or "", self.spec))
 
     @classmethod
     def find(cls, spec: str, kind: ErrorKind) -> Source:
-        """Look for the module of a `module:attr`, and import nothing.
+        """Locate the module of a `module:attr` without importing it.
 
-        Only top-level names can be denied: a package may extend its own path when it is imported.
+        Only a missing top-level module is an error: a package may extend its path when it is imported.
         """
         module = spec.partition(":")[0]
         top, *inner = module.split(".")
         folder = _working_folder()
         importlib.invalidate_caches()
         module_spec = None
-        # Of a module that is loaded and was never found, such as __main__.
+        # `find_spec` raises ValueError for a loaded module without a spec, such as __main__.
         with contextlib.suppress(ValueError):
             module_spec = _FolderFinder(folder).find_spec(top) or importlib.util.find_spec(top)
             module_spec = module_spec or PathFinder.find_spec(top, [folder])  # A plain folder.
         if module_spec is None:
-            raise kind(f"there is no module {module!r}", code="module-missing", hint=_PLACES.format(folder))
+            raise kind(f"unknown module {module!r}", code="module-missing", hint=_PLACES.format(folder))
         files = []
         if inner:
             for package in module_spec.submodule_search_locations or ():
@@ -279,34 +279,34 @@ class Source:
 
     @classmethod
     def read(cls, path: str, kind: type[RolloutError], *, most_bytes: int = sys.maxsize) -> Source:
-        """Read a file, such as a pickle. Pipes and devices are refused: reading one may never end."""
+        """Read a file, such as a pickle. Pipes and devices are errors: reading them may never end."""
         folder = _working_folder()
         try:
-            # Opening a pipe would otherwise wait for somebody to write into it.
+            # Without O_NONBLOCK, opening a pipe would wait for a writer.
             with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise kind(
                         f"{path!r} is not a regular file",
                         code="spec-file-not-regular",
-                        hint="copy its content into a file, and name that",
+                        hint="copy the content into a regular file",
                     )
                 if status.st_size > most_bytes:
                     raise kind(
                         f"{path!r} is larger than {most_bytes:,} bytes",
                         code="spec-file-too-large",
-                        hint="check that it is the file you mean",
+                        hint="check that it is the intended file",
                     )
                 data = file.read()
         except FileNotFoundError as error:
             raise kind(
-                f"there is no file {path!r}",
+                f"no such file: {path!r}",
                 code="spec-file-missing",
-                hint=f"paths are relative to the working folder, {folder}",
+                hint=f"check the path, which is relative to the working folder {folder}",
             ) from error
         except (OSError, ValueError) as error:
             raise kind(
-                f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}",
+                f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}",
                 code="spec-file-unreadable",
                 hint="check that it is a readable file",
             ) from error
@@ -314,7 +314,7 @@ class Source:
 
     @classmethod
     def of(cls, item: Any, kind: ErrorKind, *, hint: str) -> Source:
-        """Pickle a caller's object like cloudpickle: by value where other processes may lack its module."""
+        """Pickle an object with cloudpickle, by value if other processes may lack its module."""
         with reporting(
             kind,
             f"an object of type {type(item).__name__} cannot be pickled",
@@ -331,8 +331,7 @@ class Source:
     def _load_attribute(self, kind: ErrorKind) -> Any:
         module, _, attribute = self.spec.partition(":")
         item: Any = import_module(module, kind, folder=self.folder)
-        # A file of the user's that is named like a library in use is never imported: the path shows whose
-        # module it is.
+        # A user's file with the name of an imported library is not imported; the message shows the path.
         origin = getattr(item, "__file__", None) or "part of Python"
         with reporting(kind, f"reading {attribute!r} of {module!r} failed", code="attribute-missing"):
             for name in attribute.split("."):
@@ -341,7 +340,7 @@ class Source:
                     raise kind(
                         f"{module!r} ({origin}) has no attribute {attribute!r}",
                         code="attribute-missing",
-                        hint=f"it has: {', '.join(sorted(public)[:12])}"
+                        hint=f"use one of: {', '.join(sorted(public)[:12])}"
                         if public
                         else "check the name after the colon",
                     )
@@ -350,9 +349,9 @@ class Source:
 
     def _unpickle(self, data: bytes, kind: ErrorKind) -> Any:
         name = repr(self.spec) if self.spec else "the pickled object"
-        hint = "it may be cut short or no pickle at all: write it again with cloudpickle.dump"
+        hint = "write the pickle again with cloudpickle.dump; it may be truncated or another kind of file"
         with (
-            reporting(kind, f"{name} cannot be unpickled", code="unpickle-failed", hint=hint),
+            reporting(kind, f"cannot unpickle {name}", code="unpickle-failed", hint=hint),
             imports_from(self.folder),
         ):
             try:
@@ -360,7 +359,7 @@ class Source:
             except ModuleNotFoundError as error:
                 raise failure(
                     kind,
-                    f"{name} needs a module that is missing",
+                    f"{name} needs a missing module",
                     error,
                     code="dependency-missing",
                     hint=f"install {error.name!r}, or pickle by value (for a policy: `rollout policy pack`)",
@@ -368,9 +367,9 @@ class Source:
             except AttributeError as error:
                 raise failure(
                     kind,
-                    f"{name} needs a name that is missing",
+                    f"{name} needs a missing attribute",
                     error,
                     code="attribute-missing",
-                    hint="the code has changed since it was pickled: "
-                    "pickle it again, or by value (`rollout policy pack`)",
+                    hint="pickle the object again, because its code has changed since, "
+                    "or pickle it by value (`rollout policy pack`)",
                 ) from error

@@ -1,10 +1,9 @@
-"""Pins: which files a policy and an environment read, and whether they changed while they were read.
+"""Pins: the files that a policy and an environment read, with hashes, and the detection of changes.
 
-A worker watches what its process opens, from before its class and the policy are loaded until its first
-episode has ended.
-An audit hook of Python reports each file that Python code opens. Code in C opens files without it (MuJoCo's
-XML, for example): such a file is pinned where it is named, and otherwise found by running a stored episode
-again.
+A worker watches the files that its process opens, from before its class and the policy are loaded until its
+first episode has ended. A Python audit hook reports each file that Python code opens. It does not see files
+that C code opens, such as MuJoCo's XML files: `--pin` pins these, and rerunning a stored episode detects
+changes in the others.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from rollout_cli.errors import ChangedFilesError
 
 _SYSTEM = ("/proc", "/sys", "/dev/fd", "/etc", "/usr")
 _NOT_PINNED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages", "__pycache__"))
-"""Folders of packages, and of files that follow from sources: numba replaces those that it has compiled."""
+"""Folders of packages and of generated files; numba replaces its compiled files."""
 _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
-"""The dot-folders of HOME that hold models; all others hold settings, caches and programs."""
+"""The hidden folders of HOME that contain models; all others contain settings, caches and programs."""
 _OURS = str(Path(__file__).parent.parent)
 State = tuple[int, int]
-"""A file's size, and its time of modification in nanoseconds."""
+"""The size of a file, and its modification time in nanoseconds."""
 
 
 class FileRecord(TypedDict):
-    """A file as info.json records it."""
+    """The record of a file in info.json."""
 
-    path: str  # Its label: a path relative to the working folder, or a module's.
+    path: str  # The label: a path relative to the working folder, or the path of a module.
     sha256: str
-    read: str  # `load` or `episode`: when it was read first.
-    place: NotRequired[str]  # Its absolute path, if only its name is known of the label.
+    read: str  # When the file was first read: `load` or `episode`.
+    place: NotRequired[str]  # The absolute path, if the label is only the name of the file.
 
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -47,13 +46,13 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 @dataclass(frozen=True, slots=True)
 class PinRules:
-    """What is pinned beside the files that are seen to be opened, and what files are called.
+    """Rules for pinning files and for their labels.
 
     Attributes:
-        named: Paths of further files; those that are not there are left out.
-        folders: Folders below which files are called by their relative paths, the innermost first; then comes
-            the working folder. A file elsewhere is called by its name.
-        ignored: Folders whose files are not pinned, such as the output.
+        named: Paths of files to pin in addition to opened files; missing files are ignored.
+        folders: Folders whose files have relative paths as labels, innermost first, followed by the working
+            folder. The label of a file elsewhere is its name.
+        ignored: Folders whose files are not pinned, such as the output folder.
     """
 
     named: tuple[str, ...] = ()
@@ -66,13 +65,13 @@ class PinnedFile:
     """A file that user code read.
 
     Attributes:
-        label: What a dataset calls it: a path relative to the SPEC's folder or the working folder; elsewhere
-            a module's dotted name as a path, and the name of any other file.
-        key: What tells it apart in one run: the label of a relative path or a module, else the absolute path.
-        path: Its absolute path, where it was read.
-        state: What it was when it was read.
-        at_load: Whether it was certainly read before the first episode began.
-        sha256: The hash of its bytes; empty while nobody has computed it.
+        label: The path of the file in info.json: relative to the SPEC's folder or the working folder. For
+            modules elsewhere it is the dotted name as a path, for other files elsewhere the name.
+        key: The identity of the file in a run: the label of a relative path or module, else the absolute path.
+        path: The absolute path at which the file was read.
+        state: The state of the file when it was read.
+        at_load: True if the file was certainly read before the first episode started.
+        sha256: The hash of the content; empty until `hashed` computes it.
     """
 
     label: str
@@ -84,7 +83,7 @@ class PinnedFile:
 
 
 class FileWatch:
-    """Notes the files that this process opens, from its making until `end`."""
+    """Records the files that this process opens, from its creation until `end`."""
 
     def __init__(self, rules: PinRules) -> None:
         self._rules = rules
@@ -93,29 +92,29 @@ class FileWatch:
         self._written: set[str] = set()
         self._at_load: dict[str, bool] = {}
         self._is_first_call = True
-        # Whether the policy uses a module that was imported before, nobody knows.
+        # It is unknown whether the policy uses a module that was imported before.
         self._earlier = {*_module_states()}
         _watches.append(self)
         _add_hook()
 
     def follow(self, rules: PinRules) -> None:
-        """Take these rules from now on; other workers may not read what was read so far."""
+        """Use new rules; files that were read so far may not be read by other workers."""
         self._rules = rules
         self._earlier = {*_module_states(), *self._read}
 
     def opened(self, path: str, *, writes: bool) -> None:
-        """Note an opened file; the bytecode of a module stands for its source."""
+        """Record an opened file; the bytecode of a module counts as its source."""
         if writes:
             self._written.add(path)
             return
         if path.endswith(".pyc"):
-            with contextlib.suppress(ValueError):  # Of bytecode without a source.
+            with contextlib.suppress(ValueError):  # Bytecode without a source.
                 path = importlib.util.source_from_cache(path)
         if path not in self._read and not path.startswith(_UNPINNED):
             self._read[path] = _state(path)
 
     def files(self) -> tuple[PinnedFile, ...]:
-        """Return the files that were read so far; those of the first call are read at load."""
+        """Return the files that were read so far; files of the first call have `at_load`."""
         for path in map(_absolute, self._rules.named):
             with contextlib.suppress(OSError):
                 self.opened(path, writes=False)
@@ -130,12 +129,12 @@ class FileWatch:
         return tuple(files)
 
     def end(self) -> None:
-        """Stop noting files."""
+        """Stop recording files."""
         if self in _watches:
             _watches.remove(self)
 
     def _is_pinned(self, path: str) -> bool:
-        """Return whether a file is the user's: no part of Python, of a package or of the system."""
+        """Return True for a user's file, which is not a part of Python, a package or the system."""
         # `os.path.isfile` never raises.
         if any(folder in path for folder in _NOT_PINNED) or not os.path.isfile(path):  # noqa: PTH113
             return False
@@ -144,14 +143,14 @@ class FileWatch:
         if inside == path or not inside.startswith(".") or inside.startswith(_HUBS):
             return True
         top = home + Path(inside).parts[0]
-        return f"{self._folder}{os.sep}".startswith(f"{top}{os.sep}")  # People work in it.
+        return f"{self._folder}{os.sep}".startswith(f"{top}{os.sep}")  # The run is in this hidden folder.
 
     def _pinned(self, path: str) -> PinnedFile:
         key = path
         label = Path(path).name
         if path in _modules:
             label = _module_label(path)
-            key = f"module {label}"  # Not the label alone: a relative path may have the same one.
+            key = f"module {label}"  # Not only the label: a relative path may have the same label.
         for folder in (*map(_absolute, self._rules.folders), self._folder):
             if path.startswith(f"{folder}{os.sep}"):
                 label = key = path.removeprefix(f"{folder}{os.sep}")
@@ -161,29 +160,29 @@ class FileWatch:
 
 def _absolute(path: str) -> str:
     try:
-        return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - of a text, not of the disk
+        return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - does not access the disk
     except FileNotFoundError:  # The working folder was deleted.
         return path
 
 
-# Not `pathlib`: these are compared with each file that is opened.
+# Strings instead of `pathlib`, because they are compared with every opened file.
 _UNPINNED = tuple(f"{_absolute(folder)}{os.sep}" for folder in {*_SYSTEM, sys.prefix, sys.base_prefix, _OURS})
 
 
 _modules: dict[str, tuple[Any, State]] = {}
-"""By file, the spec and the file's state when its module was met: a module stays as it was loaded."""
+"""By file, the module's spec and the file's state when it was first found: a loaded module does not change."""
 
 
 def _module_states() -> dict[str, State]:
-    """Return the files of the loaded modules: one that was imported before a watch began opens no file."""
+    """Return the files of all loaded modules; a watch does not see modules that were imported before it."""
     states = {}
     for name, module in list(sys.modules.items()):
-        # Not by `getattr`, which lets a lazy module import something.
+        # Not by `getattr`, which makes a lazy module import its content.
         attributes = getattr(module, "__dict__", {})
         file = attributes.get("__file__")
         if not isinstance(file, str) or name == "__main__":
             continue
-        if file.startswith(_UNPINNED) and os.pardir not in file:  # As most modules' paths are written.
+        if file.startswith(_UNPINNED) and os.pardir not in file:  # A fast path for most modules.
             continue
         path = _absolute(file)
         spec = attributes.get("__spec__")
@@ -196,7 +195,7 @@ def _module_states() -> dict[str, State]:
 
 
 def _module_label(path: str) -> str:
-    """Return the path of a module below the folder that it was found in, such as `package/helper.py`."""
+    """Return the path of a module relative to its import folder, such as `package/helper.py`."""
     name = Path(path).name
     parts = getattr(_modules[path][0], "name", "").split(".")
     if name != "__init__.py":
@@ -205,7 +204,7 @@ def _module_label(path: str) -> str:
 
 
 def _state(path: str) -> State:
-    status = os.stat(path)  # noqa: PTH116 - in an audit hook, as little as possible
+    status = os.stat(path)  # noqa: PTH116 - an audit hook must be fast
     return status.st_size, status.st_mtime_ns
 
 
@@ -214,12 +213,12 @@ _watches: list[FileWatch] = []
 
 @cache
 def _add_hook() -> None:
-    """Let Python report what is opened; a hook can never be removed, so a process has one."""
+    """Add the audit hook, once per process: a hook cannot be removed."""
     sys.addaudithook(_note)
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    """Note an `open` event; whatever else is wrong with the path, the call that follows reports it."""
+    """Record an `open` event; errors are ignored, because the following call of `open` raises them."""
     if event == "open" and _watches and not isinstance(arguments[0], int):
         with contextlib.suppress(OSError, ValueError, TypeError):
             name, mode, flags = arguments
@@ -229,14 +228,14 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
                 watch.opened(path, writes=writes)
 
 
-# Whether files are still the same.
+# Hashes and changes of files.
 
 
 def hashed(file: PinnedFile) -> PinnedFile:
-    """Return a file with the hash of its bytes.
+    """Return a file with the hash of its content.
 
     Raises:
-        ChangedFilesError: If it is not the file any more that was read.
+        ChangedFilesError: The file has changed since it was read, or cannot be read.
     """
     try:
         with Path(file.path).open("rb") as opened:
@@ -250,10 +249,10 @@ def hashed(file: PinnedFile) -> PinnedFile:
 
 
 def agreed(before: Iterable[PinnedFile], now: Iterable[PinnedFile]) -> tuple[PinnedFile, ...]:
-    """Return the files of several workers together, each with its hash.
+    """Return the merged files of several workers, with hashes.
 
     Raises:
-        ChangedFilesError: If a worker read other bytes under one name than the workers before it.
+        ChangedFilesError: Two workers have read different content of the same file.
     """
     files = {file.key: file for file in before}
     for file in now:
@@ -269,16 +268,16 @@ def agreed(before: Iterable[PinnedFile], now: Iterable[PinnedFile]) -> tuple[Pin
 
 def _changed(file: PinnedFile) -> ChangedFilesError:
     return ChangedFilesError(
-        f"{file.label} was changed during the run, which reads it",
+        f"{file.label} changed during the run, which reads it",
         code="files-changed",
-        hint="put the files back that the run began with and resume it, or collect to another folder",
+        hint="restore the original files and resume the run, or collect to another folder",
     )
 
 
 def record(files: Iterable[PinnedFile]) -> list[FileRecord]:
-    """Return a dataset's record of files: `path`, `sha256`, and when they were `read` (`load`, `episode`).
+    """Return the records of files in info.json: `path`, `sha256`, and `read` (`load` or `episode`).
 
-    One that has only its name, as several may, has its absolute path as `place`.
+    If `path` is only the name of a file, which may not be unique, `place` has the absolute path.
     """
     documents = []
     for file in files:

@@ -1,4 +1,4 @@
-"""What strangers' files hold: strings made safe to show, claims of size checked."""
+"""Protection against untrusted files: strings are escaped for display, and claimed sizes are checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollout_cli.redact import without_secrets
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return `text` without secrets, and with control characters and the like as escapes, except `keep`."""
+    """Return `text` without secrets, and with non-printable characters escaped, except the characters `keep`."""
     text = without_secrets(text)
     for char in set(text).difference(keep):
         if not char.isprintable():
@@ -19,12 +19,12 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def one_line(text: str) -> str:
-    """Return `text` on one line, its line breaks as spaces, otherwise as `printable` gives it."""
+    """Return `text` on one line, with spaces for line breaks, escaped like `printable`."""
     return printable(" ".join(text.splitlines()))
 
 
 def shell_word(path: object) -> str:
-    """Return a path as a shell takes it; one that begins with a dash is no option."""
+    """Return a path quoted for a shell; a leading dash gets the prefix `./`, or it would be an option."""
     text = printable(str(path))
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
@@ -37,5 +37,5 @@ def check_size(name: object, n_bytes: int) -> None:
         raise DatasetFormatError(
             f"{name} unpacks to {n_bytes:,} bytes; expected at most {limit:,}",
             code="unpacked-size",
-            hint=f"if you trust the dataset, set ROLLOUT_MEMORY_LIMIT={n_bytes}",
+            hint=f"set ROLLOUT_MEMORY_LIMIT={n_bytes} if you trust the dataset",
         )

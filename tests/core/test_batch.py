@@ -85,9 +85,9 @@ def _tree(pair: Any) -> Any:
         (
             "lengths",
             np.array([5, 0]),
-            "lengths is [5 0]: a batch has one episode at least, and each has one step",
+            "lengths is [5 0], expected at least one episode of at least one step",
         ),
-        ("lengths", np.zeros(0, np.int64), "lengths is []: a batch has one"),
+        ("lengths", np.zeros(0, np.int64), "lengths is [], expected at least one"),
         ("lengths", np.array([[2], [3]]), "lengths is int64 of shape (2, 1), expected int64 of shape (2,)"),
         ("lengths", [2, 3], "lengths is a list, expected int64"),
         ("rewards", np.zeros((5, 1)), "rewards is float64 of shape (5, 1), expected float64 of shape (5,)"),
@@ -121,7 +121,7 @@ def _tree(pair: Any) -> Any:
             _tree((*_pair(5), 0)),
             (
                 "observations is {'box': 'float32 of shape (5, 2)', 'pair': ('int64 of shape (5,)', "
-                "'text of shape (5,)', 'a int')}, expected {"
+                "'str of shape (5,)', 'a int')}, expected {"
             ),
         ),
         (
@@ -186,7 +186,7 @@ def test_step_types_must_follow_from_the_flags(row: int, value: int, derived: in
     batch = make([2, 3])
     types = batch.step_types.copy()
     types[row] = value
-    with pytest.raises(ValueError, match=rf"step_types\[{row}\] is {value}, .* give {derived}"):
+    with pytest.raises(ValueError, match=rf"step_types\[{row}\] is {value}, expected {derived}"):
         replace(batch, step_types=types)
 
 
@@ -295,7 +295,7 @@ def test_a_list_with_other_keys() -> None:
     """A spare key and a missing one are named."""
     (entry,) = make([2]).to_list()
     changed = {"reward": entry["rewards"]} | {key: value for key, value in entry.items() if key != "rewards"}
-    with pytest.raises(ValueError, match=r"see \['reward', 'rewards'\]"):
+    with pytest.raises(ValueError, match=r"unknown: \['reward', 'rewards'\]"):
         EpisodeBatch.from_list(TREE, [changed])
 
 

@@ -279,7 +279,7 @@ class NoTextError(Exception):
         (ValueError("one\ntwo"), "ValueError: one"),
         (ValueError(), "ValueError"),
         (ValueError("  \n"), "ValueError"),
-        (NoTextError(), "NoTextError: (it has no text: its __str__ raised ValueError)"),
+        (NoTextError(), "NoTextError: (no message: __str__ raised ValueError)"),
         (ValueError("\x1b[31mred\ud800"), "ValueError: \\x1b[31mred\\ud800"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_file_uri_and_a_plain_name_are_local_paths() -> None:
 def test_what_would_leave_the_uri_for_the_disk_of_this_machine_is_an_error() -> None:
     path = folder_of(URI)
     for use in (path.open, path.read_text, path.touch, lambda: path.write_text("x"), lambda: path.chmod(0)):
-        with pytest.raises(TypeError, match="not a path of this machine"):
+        with pytest.raises(TypeError, match="not a local path"):
             use()
 
 

@@ -124,7 +124,7 @@ def test_set_task_builds_where_there_is_none() -> None:
 def test_set_task_replaces_another_type() -> None:
     """An environment of another type, a subclass too, is closed with a warning, and a new one is built."""
     old = OtherTaskEnv()
-    with pytest.warns(UserWarning, match="closes a OtherTaskEnv to build TaskEnv"):
+    with pytest.warns(UserWarning, match="replaces the OtherTaskEnv by a new TaskEnv"):
         env = SetTaskUpdate(TaskEnv, 1)(old)
     assert type(env) is TaskEnv
     assert old.closed

@@ -190,7 +190,7 @@ WRAPPERS = {
         "MaxAndSkipObservation?skip=3",
     ): "warn wrappers: frames are skipped twice, 3 by",
     ("ClipReward?min_reward=-1.0&max_reward=1.0",): "warn wrappers: ClipReward changes rewards",
-    ("tests.run.planted:EpisodicLifeEnv",): "warn wrappers: EpisodicLifeEnv ends episodes with each life",
+    ("tests.run.planted:EpisodicLifeEnv",): "warn wrappers: EpisodicLifeEnv ends episodes at each lost life",
     ("NormalizeObservation",): "fail seeds: episode",
 }
 """By a stack that is wrong for data, what the finding says."""

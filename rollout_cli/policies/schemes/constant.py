@@ -18,7 +18,7 @@ from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedP
 
 
 class ConstantPolicy(AdaptedPolicy):
-    """Acts by `action`, a sample of the action space, wherever it is."""
+    """Returns `action`, a sample of the action space, for every observation."""
 
     row_wise = trusted = True
 
@@ -28,7 +28,7 @@ class ConstantPolicy(AdaptedPolicy):
         self._action = action
 
     def get_action(self, observation: Any) -> ActionAndInfo:  # noqa: ARG002
-        return copy.deepcopy(self._action), {}  # An environment may write into the action that it gets.
+        return copy.deepcopy(self._action), {}  # An environment may modify the action that it gets.
 
     def get_actions(self, observations: Tree) -> ActionsAndInfos:
         return self._rows.stack([self._action] * count_rows(observations)), {}
@@ -36,31 +36,31 @@ class ConstantPolicy(AdaptedPolicy):
 
 @dataclass(frozen=True, slots=True)
 class ConstantSource:
-    """The source of `constant:VALUE`, where VALUE is a literal of TOML: an action as plain values."""
+    """The source of `constant:VALUE`; VALUE is an action as a TOML literal."""
 
     literal: str
     value: Any
 
     @classmethod
     def of(cls, literal: str, options: Keywords) -> ConstantSource:
-        """Read the value; PolicyLoadError where it is no literal, or where there are options."""
+        """Parse the literal; raise PolicyLoadError if it is not valid TOML, or if options are given."""
         if options:
             raise PolicyLoadError(
                 "the policy scheme constant takes no options",
                 code="policy-options",
-                hint="write the action after the colon",
+                hint="pass the action after the colon",
             )
         try:
             return cls(literal, tomllib.loads(f"value = {literal}")["value"])
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise PolicyLoadError(
-                f"the policy constant:{literal} holds no value of TOML",
+                f"the action of constant:{literal} is not a TOML value",
                 code="policy-spec",
-                hint="write the action, such as constant:0 or 'constant:[0.1, -0.2]'",
+                hint="pass a TOML value, such as constant:0 or 'constant:[0.1, -0.2]'",
             ) from error
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> ConstantPolicy:  # noqa: ARG002
-        """Return the policy, which never explores; PolicyLoadError where the value is no action."""
+        """Return the policy, which is deterministic; raise PolicyLoadError if the value is not an action."""
         space = env_spec.action_space
         try:
             action = _sample(space, self.value)
@@ -70,7 +70,7 @@ class ConstantSource:
             raise PolicyLoadError(
                 f"{self.literal} is not an action of {space}",
                 code="policy-action",
-                hint="write one as plain values: lists for arrays and tuples, tables for dictionaries",
+                hint="use plain values: lists for arrays and tuples, tables for dictionaries",
             )
         return ConstantPolicy(space, action)
 
@@ -79,15 +79,15 @@ class ConstantSource:
 
 
 def _sample(space: Space, value: Any) -> Any:
-    """Return plain values in the form of a space's samples; raise where they do not fit its structure."""
+    """Return plain values as a sample of the space; raise an error if they do not fit its structure."""
     rows = SpaceRows(space)
     columns = rows.columns(value)
     if plain_value(rows.tree(columns)) != plain_value(value):
-        raise ValueError  # It holds more.
+        raise ValueError  # The value has entries that the space does not have.
     for leaf, column in zip(rows.leaves, columns, strict=True):
         numbers = np.asarray(column)
         fits = np.can_cast(numbers.dtype, leaf.dtype, "same_kind")
-        if numbers.dtype.kind == "i" and leaf.dtype.kind in "iu":  # TOML has signed integers alone.
+        if numbers.dtype.kind == "i" and leaf.dtype.kind in "iu":  # TOML integers are signed.
             limits = np.iinfo(leaf.dtype)
             fits = limits.min <= numbers.min(initial=0) and numbers.max(initial=0) <= limits.max
         if not fits:

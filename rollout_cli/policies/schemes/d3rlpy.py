@@ -1,7 +1,7 @@
-"""The scheme `d3rlpy`: a learnable that d3rlpy's `save` wrote, a `.d3` file.
+"""The scheme `d3rlpy`: a `.d3` file of d3rlpy's `save`.
 
-It is a pickle of three plain values: the algorithm's configuration as JSON, its tensors, and d3rlpy's
-version. d3rlpy makes the algorithm of them; no code in the file runs.
+The file is a pickle of three plain values: the algorithm's configuration as JSON, its tensors, and d3rlpy's
+version. d3rlpy rebuilds the algorithm from them; no code in the file runs.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.torch import tensors_alone
 from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
 
-_NOTHING = Allowed("a d3rlpy model", hint="d3rlpy writes no such file: save the model again")
+_NOTHING = Allowed("a d3rlpy model", hint="save the model again; d3rlpy does not write such files")
 _DRAWING = ("bcq", "bear", "crr")
-"""Algorithms whose best action is one of several that they draw."""
+"""Algorithms whose best action is chosen from several sampled actions."""
 
 
 class D3rlpyPolicy(NetworkPolicy):
-    """Acts as the `predict` of a d3rlpy algorithm does: greedily, whether it must not explore or not.
+    """Acts greedily by the `predict` of a d3rlpy algorithm, with and without `deterministic`.
 
-    An algorithm that draws does so from torch's global generator, which follows from the episode for one row
-    alone.
+    A stochastic algorithm samples from torch's global generator, which is seeded per episode, so it acts row
+    by row.
 
     Raises:
-        PolicyLoadError: If it is for other observations or actions, or draws and may not.
+        PolicyLoadError: The algorithm has other observations or actions, or is stochastic although
+            `deterministic` is true.
     """
 
     def __init__(self, algorithm: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         super().__init__(algorithm, env_spec, deterministic=deterministic)
-        # A number is a vector of one.
+        # d3rlpy treats a scalar as a vector of length 1.
         shapes = [[*leaf.shape] or [1] for leaf in self._observations.leaves]
         size = int(self._space.n) if self._action.kind == "discrete" else math.prod(self._action.shape)
         _check("observations", _plain(algorithm.observation_shape), shapes[0] if len(shapes) == 1 else shapes)
@@ -47,7 +48,7 @@ class D3rlpyPolicy(NetworkPolicy):
         self.row_by_row = algorithm.config.get_type() in _DRAWING
         if self.row_by_row and deterministic:
             raise PolicyLoadError(
-                f"{type(algorithm).__name__} predicts the best of actions that it draws, "
+                f"{type(algorithm).__name__} predicts the best of several sampled actions, "
                 "and has no deterministic mode",
                 code="policy-not-deterministic",
                 hint="omit {deterministic}",
@@ -60,12 +61,12 @@ class D3rlpyPolicy(NetworkPolicy):
         ]
         actions = self.wrapped.predict(columns[0] if len(columns) == 1 else columns)
         if self._action.kind == "discrete":
-            actions = actions + int(self._space.start)  # d3rlpy counts them from 0.
+            actions = actions + int(self._space.start)  # d3rlpy's actions start at 0.
         return self._typed(actions.reshape(len(numbers), *self._action.shape), len(numbers)), {}
 
 
 def _plain(shape: Any) -> Any:
-    """Return a shape, or several of them, as lists of integers."""
+    """Return a shape, or a sequence of shapes, as lists of integers."""
     if isinstance(shape, list | tuple):
         return list(map(_plain, shape))
     return int(shape)
@@ -74,9 +75,9 @@ def _plain(shape: Any) -> Any:
 def _check(name: str, saved: list[Any], expected: list[Any]) -> None:
     if saved != expected:
         raise PolicyLoadError(
-            f"the {name} of the model are {saved}, those of the environment {expected}",
+            f"the {name} of the model are {saved}, but the environment has {expected}",
             code="policy-space",
-            hint="give the environment the arguments and wrappers that the model was trained with",
+            hint="use the arguments and wrappers of the training environment",
         )
 
 
@@ -99,9 +100,9 @@ def _load(
     algorithm: Any = LearnableConfigWithShape.deserialize(contents["config"]).create("cpu:0")
     if not isinstance(algorithm, QLearningAlgoBase):
         raise PolicyLoadError(
-            f"{files.path} is a {type(algorithm).__name__}, which acts on a return that it should reach",
+            f"{files.path} is a {type(algorithm).__name__}, which needs a target return",
             code="policy-unsupported",
-            hint="load it in a function that wraps it for one return, and name that as module:attr",
+            hint="load it in a function that fixes the target return, and pass the function as module:attr",
         )
     with tensors_alone():
         algorithm.impl.load_model(io.BytesIO(contents["torch"]))

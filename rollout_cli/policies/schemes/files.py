@@ -1,6 +1,6 @@
-"""FileScheme: how a kind of file becomes a policy; PolicyFiles: the bytes that it is made of.
+"""FileScheme, which loads policies from one kind of file, and PolicyFiles, the content of these files.
 
-The parent reads and hashes the files, and loads nothing of them. Every worker loads those very bytes.
+The parent process reads and hashes the files without loading them. Every worker loads the same bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from rollout_cli.sources.loading import Source, imports_from, needing, reporting
 
 @dataclass(frozen=True, slots=True)
 class PolicyFiles:
-    """What a policy is made of.
+    """The files of a policy.
 
     Attributes:
-        path: The absolute path of the file or folder that the SPEC names.
-        contents: The bytes of the named file under "", of files beside it or of those of a folder under their
-            relative names, and of a file that an option names under the option's name.
-        folder: The working folder when they were read, where modules of the user's are.
-        sha256: Of a lone file, its hash. Of several, the hash of the lines that `sha256sum` prints of them,
-            in the order of their names.
+        path: The absolute path of the file or folder in the SPEC.
+        contents: The bytes of the files. The key is "" for the file of the SPEC, the relative name for files
+            next to it or in a folder, and the option's name for a file of an option.
+        folder: The working folder when the files were read, which has the user's modules.
+        sha256: The hash of a single file. For several files, the hash of the output of `sha256sum`, sorted
+            by name.
     """
 
     path: str
@@ -41,12 +41,12 @@ class PolicyFiles:
 
     @property
     def data(self) -> bytes:
-        """The bytes of the named file."""
+        """The bytes of the file in the SPEC."""
         return self.contents[""]
 
 
 def read_files(spec: str, others: Mapping[str, Path]) -> PolicyFiles:
-    """Read the file or folder of a SPEC, and other files by their names; PolicyLoadError where that fails."""
+    """Read the file of a SPEC, unless it is a folder, and other files; raise PolicyLoadError if that fails."""
     sources = {name: Source.read(str(path), PolicyLoadError) for name, path in others.items()}
     if not Path(spec).is_dir():
         sources = {"": Source.read(spec, PolicyLoadError), **sources}
@@ -63,9 +63,9 @@ class TrainingEnv:
     """The environment that a policy was trained in.
 
     Attributes:
-        spec: Its SPEC.
-        kwargs: Its arguments.
-        wrappers: SPECs of its wrappers, the innermost first, with their arguments.
+        spec: The SPEC of the environment.
+        kwargs: Its keyword arguments.
+        wrappers: The SPECs and keyword arguments of its wrappers, innermost first.
     """
 
     spec: str
@@ -74,14 +74,14 @@ class TrainingEnv:
 
 
 class LoadPolicy(Protocol):
-    """What a scheme loads a policy with, in each worker."""
+    """The function of a scheme that loads a policy, in each worker."""
 
     def __call__(
         self, files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool
     ) -> Any:
-        """Return a policy object, which is adapted as the user's own ones are, or an AdaptedPolicy.
+        """Return an AdaptedPolicy, or a policy object, which is adapted like the user's objects.
 
-        Libraries are imported here alone, and whatever this raises becomes a PolicyLoadError.
+        Libraries may be imported only here. Any error becomes a PolicyLoadError.
         """
 
 
@@ -94,17 +94,17 @@ class FileScheme:
     """A kind of policy file. Called with the path in a SPEC and with options, it returns a source.
 
     Attributes:
-        name: What stands before the colon of a SPEC.
-        summary: What it loads, in one line.
-        load: Makes the policy; a function of a module, since sources are pickled.
-        options: By name, the type of an argument that `--policy-kwargs` gives: `bool`, `int`, `float`, `str`,
-            or `Path` for one that names a file, which is read, hashed and recorded too.
-        takes_folder: Whether a SPEC names a folder.
-        needs: By module that `load` imports, the package that pip installs it by. Workers share torch.
-        beside: Called with the path of a SPEC; returns by relative name the files to read beside it.
-        about: Called with the files; returns what else the record says of them, such as versions.
-        trained_in: Called with the files; returns the environment of the training. None where no file says
-            it.
+        name: The name of the scheme, before the colon of a SPEC.
+        summary: A noun phrase for the files that it loads.
+        load: Creates the policy; a module-level function, because sources are pickled.
+        options: The types of the arguments in `--policy-kwargs`, by name: `bool`, `int`, `float`, `str`, or
+            `Path` for a file, which is also read, hashed and recorded.
+        takes_folder: True if a SPEC may be a folder.
+        needs: The pip packages of the modules that `load` imports, by module. Workers share torch.
+        beside: Called with the path of a SPEC; returns additional files to read, by relative name.
+        about: Called with the files; returns additional entries of the record, such as versions.
+        trained_in: Called with the files; returns the training environment. None if the files of this kind do
+            not contain it.
     """
 
     name: str
@@ -118,12 +118,12 @@ class FileScheme:
     trained_in: Callable[[PolicyFiles], TrainingEnv] | None = None
 
     def __call__(self, path: str, options: Keywords) -> FilePolicySource:
-        """Read the files; PolicyLoadError for a missing one, or an option that it does not take."""
+        """Read the files; raise PolicyLoadError for a missing file or an unknown option."""
         if not path or (Path(path).is_dir() and not self.takes_folder):
             raise PolicyLoadError(
-                f"the policy {self.name}:{path} names no file",
+                f"the policy {self.name}:{path} is not a file",
                 code="policy-spec",
-                hint=f"{self.name}:{'FOLDER' if self.takes_folder else 'FILE'} is {self.summary}",
+                hint=f"use {self.name}:{'FOLDER' if self.takes_folder else 'FILE'} for {self.summary}",
             )
         others = {}
         absolute = {}
@@ -138,9 +138,9 @@ class FileScheme:
     def _check_option(self, name: str, value: Any) -> None:
         if name not in self.options:
             raise PolicyLoadError(
-                f"the policy scheme {self.name} takes no option {name!r}",
+                f"the policy scheme {self.name} has no option {name!r}",
                 code="policy-options",
-                hint=misspelt(name, self.options) or f"it takes: {', '.join(self.options) or 'none'}",
+                hint=misspelt(name, self.options) or f"use one of: {', '.join(self.options) or 'none'}",
             )
         option_type = self.options[name]
         kind = str if option_type is Path else option_type
@@ -149,7 +149,7 @@ class FileScheme:
                 f"the option {name} of the policy scheme {self.name} must be a {kind.__name__}, "
                 f"got {value!r}",
                 code="policy-options",
-                hint=f"for example: {{policy_kwargs={name}={_EXAMPLES[option_type]}}}",
+                hint=f"pass a value such as {{policy_kwargs={name}={_EXAMPLES[option_type]}}}",
             )
 
 
@@ -158,17 +158,17 @@ _EXAMPLES = {bool: "true", int: "3", float: "0.5", str: "name", Path: "file.pkl"
 
 @dataclass(frozen=True, slots=True)
 class FilePolicySource:
-    """The source of a policy in files: it meets `PolicySource` for every `FileScheme`."""
+    """The `PolicySource` of every `FileScheme`."""
 
     scheme: FileScheme
     files: PolicyFiles
     options: Keywords
 
     def trained_in(self) -> TrainingEnv | None:
-        """Return the environment that the policy was trained in; None where its files do not say it.
+        """Return the training environment; None if the files do not contain it.
 
         Raises:
-            PolicyLoadError: If they say it, and it cannot be made again.
+            PolicyLoadError: The files contain an environment that cannot be rebuilt.
         """
         if self.scheme.trained_in is None:
             return None
@@ -176,7 +176,7 @@ class FilePolicySource:
             return self.scheme.trained_in(self.files)
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        # The working folder may be a stranger's: it has no part in what the file alone may not run.
+        # The working folder may be untrusted: do not import from it unless the file itself may run code.
         is_trusted = self.options.get("trust", "trust" not in self.scheme.options)
         with self._reporting():
             for module, package in self.scheme.needs.items():
@@ -199,6 +199,6 @@ class FilePolicySource:
     def _reporting(self) -> AbstractContextManager[None]:
         return reporting(
             PolicyLoadError,
-            f"{self.files.path} cannot be loaded as {self.scheme.summary}",
+            f"cannot load {self.files.path} as {self.scheme.summary}",
             code="policy-file-damaged",
         )

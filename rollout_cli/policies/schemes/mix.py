@@ -1,4 +1,4 @@
-"""The scheme `mix:0.8*SPEC+0.2*SPEC`: each episode is played by one policy, drawn by these weights."""
+"""The scheme `mix:0.8*SPEC+0.2*SPEC`: one policy acts per episode, sampled by the weights."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rollout_cli.seeding.seeds import derive_seed
 
 _WEIGHT = r"\d*\.?\d+(?:[eE]-?\d+)?"
 _PLUS = rf"\+(?={_WEIGHT}\*)"
-_EXAMPLE = "for example: mix:0.8*expert.zip+0.2*random"
+_EXAMPLE = "use a form such as mix:0.8*expert.zip+0.2*random"
 _PRECISION = 1e-9
 
 
 class MixPolicy(AdaptedPolicy):
-    """Acts as one of its components does; which one, follows from an episode's seed. It needs a `seed` first.
+    """Acts as one of its components, which the seed of the episode chooses; call `seed` before acting.
 
-    The component gets the very seed that it would get alone. The info `component` is its index, from 0.
+    The component gets the same seed as without a mixture. The info `component` is its index, from 0.
     """
 
     row_by_row = resets = True
@@ -62,8 +62,8 @@ class MixSource:
     """The source of a mixture.
 
     Attributes:
-        sources: Those of the components.
-        records: Of each component its weight and SPEC as they were given, and its source's record.
+        sources: The sources of the components.
+        records: For each component its weight, its SPEC, and the record of its source.
     """
 
     sources: tuple[PolicySource, ...]
@@ -76,35 +76,35 @@ class MixSource:
         options: Keywords,
         find: Callable[[str, Keywords], PolicySource],
     ) -> MixSource:
-        """Read a sum of weighted SPECs.
+        """Parse a sum of weighted SPECs.
 
-        `options` may hold those of a component, as a dictionary under `component0` and so on. `find` returns
-        the source of a component's SPEC and options.
+        `options` may contain dictionaries with the options of components, under `component0` and so on.
+        `find` returns the source of a component from its SPEC and options.
 
         Raises:
-            PolicyLoadError: If it is no such sum, its weights do not sum to 1, or a component names nothing.
+            PolicyLoadError: The syntax is wrong, the weights do not sum to 1, or a component is unknown.
         """
         parts = {}
         for index, term in enumerate(re.split(_PLUS, mixture)):
             match = re.fullmatch(rf"({_WEIGHT})\*(.+)", term)
             if match is None:
                 raise PolicyLoadError(
-                    f"mix:{mixture} is no sum of weighted policies", code="policy-spec", hint=_EXAMPLE
+                    f"mix:{mixture} is not a sum of weighted policies", code="policy-spec", hint=_EXAMPLE
                 )
             parts[f"component{index}"] = match.groups()
         total = math.fsum(float(weight) for weight, _ in parts.values())
         if abs(total - 1.0) > _PRECISION:
             raise PolicyLoadError(
-                f"the weights of mix:{mixture} sum to {total:.12g}, not to 1",
+                f"the weights of mix:{mixture} sum to {total:.12g}, expected 1",
                 code="mix-weights",
                 hint=_EXAMPLE,
             )
         for name, value in options.items():
             if name not in parts or not isinstance(value, Mapping):
                 raise PolicyLoadError(
-                    f"mix:{mixture} takes no option {name!r} with the value {value!r}",
+                    f"mix:{mixture} does not accept the option {name!r} with the value {value!r}",
                     code="policy-options",
-                    hint="a component takes its own as a table: {policy_kwargs='component0={scale = 2}'}",
+                    hint="pass the options of a component as a table: {policy_kwargs='component0={scale = 2}'}",
                 )
         sources = []
         records = []
@@ -119,13 +119,13 @@ class MixSource:
         return MixPolicy(policies, [record["weight"] for record in self.records])
 
     def describe(self) -> Record:
-        """Return its record: `path` is the sum, `sha256` covers all components, whose records it has too."""
+        """Return the record: `path` is the weighted sum, `sha256` covers all components, and so do `components`."""
         terms = []
         hashed = []
         options = {}
         for index, record in enumerate(self.records):
             terms.append(f"{record['weight']!r}*{recorded_spec(record)}")
-            # Where a component is a file, its content counts, and not its path.
+            # For a component that is a file, the content counts, not the path.
             spec = record["path"] is None and record["spec"]
             hashed.append([record["weight"], record["scheme"], record["sha256"], spec])
             if record["options"]:

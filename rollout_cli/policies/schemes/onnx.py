@@ -1,4 +1,4 @@
-"""The scheme `onnx`: a graph that onnxruntime runs, recurrent ones too; what it has decides how it is run."""
+"""The scheme `onnx`: a graph for onnxruntime, which may be recurrent or stochastic."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _RANDOM_NODES = (
     "RandomUniformLike",
 )
 _DTYPES = {"float": "float32", "double": "float64"}
-"""Of the types of inputs, where numpy has other names."""
+"""The numpy names of input types that differ from the ONNX names."""
 
 
 def _field(tag: bytes, string: str) -> bytes:
-    """Return a field of a protobuf that holds a short string."""
+    """Return the bytes of a protobuf field with a short string."""
     return tag + bytes([len(string)]) + string.encode()
 
 
 def _external_files(path: Path) -> Mapping[str, Path]:
-    """Return the files of weights that a graph names, by name; PolicyLoadError for one in another folder.
+    """Return the external weight files of a graph, by name; raise PolicyLoadError for a file in another folder.
 
-    In the graph they are entries `location` of a map, whose key and value are fields 1 and 2.
+    In the graph, each file is a map entry with the key `location`; key and value are fields 1 and 2.
     """
     data = path.read_bytes() if path.is_file() else b""
     entries = re.finditer(re.escape(_field(b"\x0a", "location")) + rb"\x12(.)", data, re.DOTALL)
@@ -49,15 +49,15 @@ def _external_files(path: Path) -> Mapping[str, Path]:
     for name in names:
         if not name or Path(name).name != name:
             raise PolicyLoadError(
-                f"{path} has its weights in {name!r}, which is not a file beside it",
+                f"the weights of {path} are in {name!r}, which is not in the same folder",
                 code="onnx-weights",
-                hint="save it again, with its weights inside or in the same folder",
+                hint="save the model again, with its weights inside or in the same folder",
             )
     return {name: path.with_name(name) for name in sorted(names)}
 
 
 def _new_session(files: PolicyFiles, seed: int) -> Any:
-    """Return a session, whose random nodes follow from the seed."""
+    """Return a session whose random nodes use the seed."""
     import onnxruntime  # noqa: PLC0415 - only workers with such a policy need it
 
     onnxruntime.set_seed(seed % 2**31)
@@ -73,18 +73,19 @@ def _new_session(files: PolicyFiles, seed: int) -> Any:
 
 
 class OnnxPolicy(NetworkPolicy):
-    """Runs a session with a batch of observations; its first output decides, as that of a torch module does.
+    """A policy that runs an ONNX session; its first output is interpreted like the output of a torch module.
 
-    An input `NAME_in` with an output `NAME_out` is a state: zeros at the beginning of an episode, then what
-    the last step gave. A graph with a state, with random nodes, or for one row acts on one row at a time. One
-    with random nodes gets a new session for each episode, since its seed is read where a session is made.
+    An input `NAME_in` with an output `NAME_out` is a recurrent state: zeros at the start of an episode, then
+    the output of the previous step. A graph with a state, with random nodes, or with a batch size of one acts
+    row by row. A graph with random nodes gets a new session per episode, because only a new session reads
+    the seed.
 
     Args:
-        make_session: Makes a session whose random nodes follow from a seed.
+        make_session: Creates a session whose random nodes use a seed.
         env_spec: The spaces.
-        deterministic: Whether logits give their likeliest action.
-        is_scaled: Whether the actions of a Box are in [-1, 1], for its bounds.
-        draws: Whether the graph has random nodes.
+        deterministic: Use the most likely action of logits.
+        is_scaled: The actions of a Box are in [-1, 1], and are scaled to its bounds.
+        draws: The graph has random nodes.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class OnnxPolicy(NetworkPolicy):
         super().__init__(make_session(0), env_spec, deterministic=deterministic)
         if is_scaled and not (self._action.kind == "box" and self._space.is_bounded()):
             raise PolicyLoadError(
-                f"scale=true needs the bounds of a Box, not {self._space}",
+                f"scale=true needs a bounded Box as action space, got {self._space}",
                 code="onnx-scale",
                 hint="omit scale",
             )
@@ -144,26 +145,26 @@ class OnnxPolicy(NetworkPolicy):
             return self._choose(np.asarray(output, np.float64), numbers), {}
         if output.dtype.kind == "f" and self._action.kind != "box":
             raise PolicyError(
-                f"the graph gave {output.dtype}, which is no action of {self._space}",
+                f"the graph returned {output.dtype}, expected integers for {self._space}",
                 code="network-output",
-                hint="export a graph whose first output is integers",
+                hint="export a graph with integers as first output",
             )
         check_shape("actions", output, (len(numbers), *self._action.shape))
         if self._is_scaled:
             low, high = self._action.bounds or (0, 0)
-            # Rounded, it may lie outside.
+            # Clipped, because rounding may exceed the bounds.
             output = np.clip(low + (output + 1.0) / 2.0 * (high - low), low, high)
         return self._typed(output, len(numbers)), {}
 
 
 def _dtype(node: Any) -> str:
-    """Return the dtype of an input whose type is such as `tensor(float)`."""
+    """Return the numpy dtype of an input with a type such as `tensor(float)`."""
     name = str(node.type).removeprefix("tensor(").removesuffix(")")
     return _DTYPES.get(name, name)
 
 
 def _zeros(node: Any) -> Array:
-    """Return the first state, whose free dimensions are of one row."""
+    """Return the initial state, with size 1 for dynamic dimensions."""
     shape = [*node.shape]
     for axis, size in enumerate(shape):
         if type(size) is not int:
@@ -172,30 +173,30 @@ def _zeros(node: Any) -> Array:
 
 
 def _leaf_indices(names: list[str], observations: SpaceRows) -> list[int]:
-    """Return the place of each input's leaf in the observation space: by its name, if there are several."""
+    """Return the index of each input's leaf in the observation space; several inputs are matched by name."""
     leaves = [leaf.name for leaf in observations.leaves]
     if len(names) == len(leaves) == 1:
         return [0]
     if not set(names) <= set(leaves):
         raise PolicyLoadError(
             f"the graph has the inputs {', '.join(names)}, "
-            f"and observations have {', '.join(leaves) or 'one part'}",
+            f"but observations have {', '.join(leaves) or 'one part'}",
             code="onnx-inputs",
-            hint="name the inputs as the observation space does, and states h_in and h_out",
+            hint="use the names of the observation space for inputs, and names such as h_in and h_out for states",
         )
     return [leaves.index(name) for name in names]
 
 
 def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, deterministic: bool) -> OnnxPolicy:
-    # Field 4 of a node is its operator.
+    # Field 4 of a node is the operator.
     draws = any(_field(b"\x22", operator) in files.data for operator in _RANDOM_NODES)
     if draws and deterministic:
         raise no_deterministic_graph()
     if draws and _field(b"\x0a", "seed") + b"\x15" in files.data:
         raise PolicyLoadError(
-            f"{files.path} fixes the seed of its random nodes, so all its episodes would draw the same",
+            f"{files.path} has random nodes with a fixed seed: all episodes would get the same numbers",
             code="onnx-fixed-seed",
-            hint="export it without the attribute `seed`, or export the mean action or the logits",
+            hint="export the graph without the attribute `seed`, or export the mean action or the logits",
         )
     return OnnxPolicy(
         partial(_new_session, files),

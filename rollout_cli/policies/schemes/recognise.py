@@ -1,6 +1,6 @@
-"""Recognising policy files by their content: the first bytes, members of a zip, names in a pickle.
+"""Recognition of policy files by content: the first bytes, members of a zip, names in a pickle.
 
-Nothing is loaded or run. The suffix is looked at last.
+No file is loaded and no code runs. The suffix decides only if the content does not.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from pathlib import Path, PurePath
 
 from rollout_cli.errors import PolicyLoadError
 
-_WRAP = "load it in a function, and name that as module:attr: docs/policies.md shows how"
-_REBUILD = "rebuild the network in a function, and name that as module:attr: docs/policies.md shows how"
+_WRAP = "load it in a function, and pass the function as module:attr (see docs/policies.md)"
+_REBUILD = "rebuild the network in a function, and pass the function as module:attr (see docs/policies.md)"
 ADVICE = {
     "keras": ("a Keras model", _WRAP),
-    "hdf5": ("an HDF5 file, a Keras model or a dataset, and no policy", _WRAP),
-    "savedmodel": ("a SavedModel of TensorFlow", _WRAP),
-    "orbax": ("an orbax checkpoint, arrays without their network", _REBUILD),
-    "flax": ("a msgpack file of flax, arrays without their network", _REBUILD),
-    "brax": ("a parameter file of Brax, arrays without their network", _REBUILD),
-    "garage": ("a snapshot of garage", "load it there, and export its policy as TorchScript or ONNX"),
+    "hdf5": ("an HDF5 file (a Keras model or a dataset), not a policy", _WRAP),
+    "savedmodel": ("a TensorFlow SavedModel", _WRAP),
+    "orbax": ("an orbax checkpoint, which does not contain the network", _REBUILD),
+    "flax": ("a flax msgpack file, which does not contain the network", _REBUILD),
+    "brax": ("a Brax parameter file, which does not contain the network", _REBUILD),
+    "garage": ("a garage snapshot", "load it with garage, and export its policy as TorchScript or ONNX"),
     "vecnormalize": (
-        "the statistics of a VecNormalize, and no policy",
-        "name the model's zip, and add {policy_kwargs=vecnormalize=FILE}",
+        "a VecNormalize statistics file, not a policy",
+        "pass the model's zip as policy, and add {policy_kwargs=vecnormalize=FILE}",
     ),
 }
-"""What a recognised file is, and what to do where no scheme of that name loads it."""
+"""By kind of file, its description and a hint, for kinds that no scheme loads."""
 
 _MAX_STRINGS = 20_000
-"""Number of strings of a pickle that are read; the names that decide come first."""
-_BEGINNINGS = (
+"""The number of strings of a pickle that are read; the deciding names are at the start."""
+_FIRST_BYTES = (
     (rb"\x89HDF\r\n\x1a\n", "hdf5"),
-    (rb"\x80\x02\x8a\nl\xfc\x9cF\xf9 j", "torch"),  # Of before version 1.6.
-    # A protobuf has no magic number: this is a version, and the tag of a further field of ModelProto.
+    (rb"\x80\x02\x8a\nl\xfc\x9cF\xf9 j", "torch"),  # Before version 1.6.
+    # A protobuf has no magic number: this is a version, and the tag of another field of ModelProto.
     (rb"\x08[\x01-\x7f][\x12\x1a\x22\x2a\x32\x3a\x42]", "onnx"),
-    # A map of msgpack, whose first key is a short text.
+    # A msgpack map whose first key is a short string.
     (rb"(?s)([\x81-\x8f]|\xde..)[\xa1-\xbf]", "flax"),
 )
 _FOLDERS = {
@@ -54,7 +54,7 @@ _SUFFIXES = {".onnx": "onnx", ".safetensors": "safetensors", ".pkl": "pickle", "
 
 
 def recognise_folder(folder: Path) -> str | None:
-    """Return the kind of a folder, a scheme's name or a key of `ADVICE`; None where it is none of them."""
+    """Return the kind of a folder: the name of a scheme, a key of `ADVICE`, or None if it is unknown."""
     for name, kind in _FOLDERS.items():
         if (folder / name).exists():
             return kind
@@ -65,18 +65,18 @@ def recognise_folder(folder: Path) -> str | None:
 
 
 def recognise(data: bytes, path: str) -> str | None:
-    """Return the kind of a file of these bytes: a scheme's name, `pickle`, or a key of `ADVICE`.
+    """Return the kind of a file: the name of a scheme, `pickle`, a key of `ADVICE`, or None if it is unknown.
 
     Raises:
-        PolicyLoadError: If it is a zip file that is cut short.
+        PolicyLoadError: The file is a truncated zip.
     """
     if data.startswith(b"PK\3\4"):
         return _recognise_zip(data, path)
-    # It begins with the length of its header, which may look like the first bytes of a pickle.
+    # Checked first: a safetensors file starts with the length of its header, which may look like a pickle.
     if data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data) - 8:
         return "safetensors"
-    for beginning, kind in _BEGINNINGS:
-        if re.match(beginning, data):
+    for pattern, kind in _FIRST_BYTES:
+        if re.match(pattern, data):
             return kind
     if re.match(rb"\x80[\x02-\x05]", data):
         return _recognise_pickle(data)
@@ -89,7 +89,7 @@ def _recognise_zip(data: bytes, path: str) -> str | None:
             names = file.namelist()
     except zipfile.BadZipFile as error:
         raise PolicyLoadError(
-            f"{path!r} is a zip file that is damaged or cut short: {error}",
+            f"{path!r} is a damaged or truncated zip file: {error}",
             code="policy-file-damaged",
             hint="copy or save it again",
         ) from error
@@ -117,8 +117,8 @@ def _recognise_pickle(data: bytes) -> str:
 
 
 def _pickled_strings(data: bytes) -> Iterator[str]:
-    """Yield the strings in a pickle, including names of modules and classes; nothing is loaded."""
-    with contextlib.suppress(ValueError):  # It is cut short, or not a pickle: loading it reports that.
+    """Yield the strings in a pickle, including names of modules and classes, without loading it."""
+    with contextlib.suppress(ValueError):  # Loading the file reports that it is truncated or not a pickle.
         for _, argument, _ in pickletools.genops(data):
             if isinstance(argument, str):
                 yield argument

@@ -1,7 +1,7 @@
 """The scheme `rllib`: an RLModule of RLlib's new API stack, alone or in the checkpoint of an algorithm.
 
-Its class, spaces and configuration are one pickle, and its tensors another one. Unless the user trusts the
-folder, they may name classes of RLlib alone, and no code in them runs.
+One pickle has the class, spaces and configuration, another the tensors. Unless the user trusts the folder,
+the pickles may contain only classes of RLlib, and no code in them runs.
 """
 
 from __future__ import annotations
@@ -32,40 +32,39 @@ _TENSORS = "module_state.pkl"
 _METADATA = "metadata.json"
 _MODULE = "default_policy"
 _PLACES = ("learner_group/learner/rl_module", "learner/rl_module", "rl_module", "")
-"""Where in a checkpoint the modules are, by name."""
+"""The folders of a checkpoint that may contain the modules, each in a folder with its name."""
 _PARAMETERS = "action_dist_inputs"
 _PIPELINES = ("env_to_module_connector", "module_to_env_connector")
-"""Of the runner of environments in a checkpoint: RLlib's code around a module."""
+"""The connector pipelines of a checkpoint's env runner, before and after the module."""
 _SCALING = "NormalizeAndClipActions"
 _CLASSES = Allowed(
     "RLlib", r"ray\.rllib\.(algorithms|core)(\.[a-z]\w*)+", r"\w+(RLModule|Catalog|ModelConfig)"
 )
 _CONNECTORS = Allowed(
-    "what RLlib adds to each module",
+    "RLlib's default connectors",
     r"ray\.rllib\.connectors(\.[a-z]\w*)+",
     "EnvToModulePipeline|AddObservationsFromEpisodesToBatch|AddStatesFromEpisodesToBatch|"
     "BatchIndividualItems|AddTimeDimToBatchAndZeroPad|NumpyToTensor|ModuleToEnvPipeline|GetActions|"
     "TensorToNumpy|UnBatchToIndividualItems|RemoveSingleTsTimeRankFromBatch|ListifyDataForVectorEnv|"
     f"{_SCALING}",
     "the checkpoint's pipeline",
-    "wrap the environment to do the same, and name a copy of the RLModule's folder alone",
+    "replace the connector by a wrapper of the environment, and pass a copy of the RLModule's folder",
 )
 
 
 class RllibPolicy(NetworkPolicy):
-    """Acts by the inference pass of an RLModule, and by the distribution whose parameters that gives.
+    """Acts by the inference pass of an RLModule, which returns actions or the parameters of a distribution.
 
-    The actions of a categorical or a diagonal Gaussian distribution follow from each row's own seed. Others
-    are drawn from torch's global generator, a row at a time. A module with a state acts on a row at a time
-    too.
+    Actions of a categorical or diagonal Gaussian distribution depend on the seeds of the rows. Other
+    distributions sample from torch's global generator, row by row. A recurrent module also acts row by row.
 
-    Where the pass gives a distribution, the info `log_prob` is that of the action before it is scaled.
+    If the pass returns parameters of a distribution, the info `log_prob` is for the action before scaling.
 
     Args:
         module: The RLModule.
         env_spec: The spaces.
-        deterministic: Whether it takes the distribution's deterministic action.
-        finish: Makes actions of the environment of those of the module.
+        deterministic: Use the deterministic action of the distribution.
+        finish: Converts actions of the module to actions of the environment.
     """
 
     def __init__(self, module: Any, env_spec: EnvSpec, *, deterministic: bool, finish: Finish) -> None:
@@ -100,17 +99,17 @@ class RllibPolicy(NetworkPolicy):
         return self._typed(self._finish(actions.cpu().numpy()), len(numbers)), infos
 
     def _forward(self, observations: Tree) -> Any:
-        """Return the tensors that the module gives for n observations, by name, and keep its state."""
+        """Return the output tensors of the module for n observations, by name, and keep its state."""
         if not self.resets:
             return self.wrapped.forward_inference({"obs": observations})
-        # The second dimension is that of time.
+        # The second dimension is time.
         batch = {"obs": map_tree(lambda value: value[:, None], observations), "state_in": self._state}
         output = dict(self.wrapped.forward_inference(batch))
         self._state = output.pop("state_out")
         return {name: value[:, 0] for name, value in output.items() if name in ("actions", _PARAMETERS)}
 
     def _sample_actions(self, distribution: Any, parameters: Any, numbers: RowNoise) -> Any:
-        """Return an action of RLlib's for each of n rows of parameters."""
+        """Sample an action of the module for each of n rows of parameters."""
         if self._action.kind == "discrete":
             choices = self._choose(parameters.double().cpu().numpy(), numbers)
             return self._tensors(choices - int(self._space.start))
@@ -127,20 +126,20 @@ def _check_space(name: str, saved: Any, space: Any) -> None:
         are_boxes = isinstance(saved_part, spaces.Box) and isinstance(env_part, spaces.Box)
         if not are_boxes or saved_part.shape != env_part.shape:
             raise PolicyLoadError(
-                f"the {part} of the module is {saved_part}, that of the environment {env_part}",
+                f"the {part} of the module is {saved_part}, but the environment has {env_part}",
                 code="policy-space",
-                hint="give the environment the arguments and wrappers that the module was trained with",
+                hint="use the arguments and wrappers of the training environment",
             )
 
 
 def _beside(folder: Path) -> Mapping[str, Path]:
-    """Return the files of the module, and those of the pipelines around it in its checkpoint."""
+    """Return the files of the module, and the files of the connector pipelines in its checkpoint."""
     modules = next((path for place in _PLACES if (path := folder / place / _MODULE).is_dir()), folder)
     if not (modules / _TENSORS).is_file() or any(modules.glob(f"*/{_TENSORS}")):
         raise PolicyLoadError(
-            f"{str(folder)!r} holds no RLModule {_MODULE!r}, and is none that is saved alone",
+            f"{str(folder)!r} is neither an RLModule nor a checkpoint with an RLModule {_MODULE!r}",
             code="policy-folder",
-            hint="name the folder of one RLModule, such as CHECKPOINT/learner_group/learner/rl_module/NAME",
+            hint="pass the folder of one RLModule, such as CHECKPOINT/learner_group/learner/rl_module/NAME",
         )
     files = {name: modules / name for name in (_CLASS, _TENSORS, _METADATA)}
     parents = (Path.cwd() / modules).parents[:4]
@@ -159,7 +158,7 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     module = constructor["class"](*arguments, **keywords)
     _check_space("observation space", module.observation_space, env_spec.observation_space)
     _check_space("action space", module.action_space, env_spec.action_space)
-    # Of a module that learns there may be more, such as its target networks.
+    # A training module may have additional tensors, such as target networks.
     missing = module.load_state_dict(
         convert_to_torch_tensor(unpickle(files.contents[_TENSORS])), strict=False
     ).missing_keys
@@ -167,14 +166,14 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
         raise PolicyLoadError(
             f"{_TENSORS} lacks {', '.join(missing)}",
             code="policy-file-damaged",
-            hint="save the module again, by RLModule.save_to_path",
+            hint="save the module again with RLModule.save_to_path",
         )
     finish = _finish(files, options, env_spec.action_space)
     return RllibPolicy(module, env_spec, deterministic=deterministic, finish=finish)
 
 
 def _finish(files: PolicyFiles, options: Keywords, space: Any) -> Finish:
-    """Return what makes the environment's actions of the module's, as RLlib does it."""
+    """Return the function that converts the module's actions to the environment's, like RLlib."""
     from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action  # noqa: PLC0415 - as above
 
     settings = {"normalize_actions": options.get("scale"), "clip_actions": False}
@@ -185,13 +184,13 @@ def _finish(files: PolicyFiles, options: Keywords, space: Any) -> Finish:
                 if connector.__name__ == _SCALING and settings["normalize_actions"] is None:
                     settings = keywords
     if not isinstance(space, spaces.Box):
-        # RLlib counts actions from 0.
+        # RLlib's discrete actions start at 0.
         return lambda actions: actions + getattr(space, "start", 0)
     if settings["normalize_actions"] is None and space.is_bounded():
         raise PolicyLoadError(
-            f"{files.path} does not say whether the actions are in [-1, 1], for the bounds of {space}",
+            f"{files.path} does not record whether actions in [-1, 1] are scaled to the bounds of {space}",
             code="policy-action-range",
-            hint="name the whole checkpoint, or say it: {policy_kwargs=scale=true} is RLlib's own default",
+            hint="pass the complete checkpoint, or {policy_kwargs=scale=true}, which is RLlib's default",
         )
     if settings["normalize_actions"]:
         return partial(unsquash_action, action_space_struct=space)
@@ -206,11 +205,11 @@ def _about(files: PolicyFiles) -> Record:
 
 RLLIB = FileScheme(
     "rllib",
-    "an RLModule of RLlib",
+    "an RLlib RLModule",
     _load,
     {"scale": bool, "trust": bool},
     takes_folder=True,
-    # Ray alone has no tree, which all of RLlib imports.
+    # RLlib imports tree, which Ray alone does not install.
     needs={"torch": "torch", "ray": "ray[rllib]", "tree": "ray[rllib]"},
     beside=_beside,
     about=_about,

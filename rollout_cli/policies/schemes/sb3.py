@@ -1,7 +1,7 @@
-"""The scheme `sb3`: the zip of a model of Stable-Baselines3 or sb3-contrib.
+"""The scheme `sb3`: the zip file of a Stable-Baselines3 or sb3-contrib model.
 
-Its policy is made of the class, the spaces and `policy.pth` in the zip. Neither the algorithm nor its buffers
-are needed, and no code in the zip runs.
+The policy is rebuilt from the class, the spaces and `policy.pth` in the zip, without the algorithm and its
+buffers. No code in the zip runs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from rollout_cli.sources.loading import first_line, needing
 
 NEEDS = {"stable_baselines3": "stable-baselines3", "torch": "torch"}
 _STATISTICS = "vecnormalize"
-_AS_TRAINED = "give the environment the arguments and wrappers that the model was trained with"
+_AS_TRAINED = "use the arguments and wrappers of the training environment"
 
 
 class _Zip:
-    """What a model's zip holds; values are unpickled when they are asked for."""
+    """The content of a model's zip; `get` unpickles values on demand."""
 
     def __init__(self, data: bytes, *, trust: bool) -> None:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
@@ -52,11 +52,11 @@ class _Zip:
 
     @property
     def was_normalized(self) -> bool:
-        """Whether an on-policy model was trained in a VecNormalize; nothing tells it of another one."""
+        """True for an on-policy model trained with VecNormalize; other models do not record it."""
         return "gae_lambda" in self._values and self._values.get("_last_original_obs") is not None
 
     def policy(self) -> Any:
-        """Return the policy, a torch module of Stable-Baselines3."""
+        """Return the policy, a Stable-Baselines3 torch module."""
         import torch  # noqa: PLC0415 - only workers with such a policy need it
 
         policy_class = self.get("policy_class")
@@ -65,8 +65,8 @@ class _Zip:
         options.pop("device", None)
         defaults = {
             "use_sde": bool(self.get("use_sde")),
-            "lr_schedule": lambda _: 0.0,  # Nothing is learnt.
-            # To make one of torch's optimizers would import its compiler, which takes seconds.
+            "lr_schedule": lambda _: 0.0,  # The policy is not trained.
+            # A torch optimizer would import torch's compiler, which takes seconds.
             "optimizer_class": lambda *_, **__: None,
         }
         options |= {name: value for name, value in defaults.items() if name in parameters}
@@ -77,18 +77,17 @@ class _Zip:
 
 
 class Sb3Policy(PredictPolicy):
-    """A policy of Stable-Baselines3, which may see observations normalised by saved statistics.
+    """A Stable-Baselines3 policy, optionally with observations normalized by saved statistics.
 
-    Of an actor-critic policy without a state, the infos are `value`, of the observation, and `log_prob`, of
-    the action before it is clipped to the bounds of a Box. Its categorical and Gaussian actions follow from
-    each row's own seed. What others draw, from torch's global generator, belongs to an episode where one row
-    acts at a time.
+    The infos of an actor-critic policy without a state are `value` (of the observation) and `log_prob` (of the
+    action before it is clipped to the bounds of a Box). Its categorical and Gaussian actions depend on the
+    seeds of the rows. Other stochastic policies sample from torch's global generator and act row by row.
 
     Args:
         policy: The policy.
         env_spec: The environment's spaces.
-        deterministic: Whether it must not explore.
-        statistics: A VecNormalize; None where it sees observations as they are.
+        deterministic: Use the deterministic mode.
+        statistics: A VecNormalize, or None for unnormalized observations.
     """
 
     def __init__(self, policy: Any, env_spec: EnvSpec, *, deterministic: bool, statistics: Any) -> None:
@@ -96,8 +95,8 @@ class Sb3Policy(PredictPolicy):
 
         super().__init__(policy, env_spec, deterministic=deterministic)
         self._statistics = statistics
-        # One with a state has a pass of its own.
-        is_actor_critic = hasattr(policy, "predict_values")  # MaskablePPO's is no ActorCriticPolicy.
+        # A recurrent policy uses the inherited `_act`. MaskablePPO's policy is not an ActorCriticPolicy.
+        is_actor_critic = hasattr(policy, "predict_values")
         self._has_critic = is_actor_critic and not hasattr(policy, "lstm_actor")
         self._draws: PolicyStreams | None = None
         if deterministic:
@@ -139,9 +138,9 @@ class Sb3Policy(PredictPolicy):
         return actions if is_batch else actions[0], infos
 
     def _sample_actions(self, distribution: Any, numbers: Any) -> Any:
-        """Return the actions of n rows, a tensor, from torch's distribution and the rows' own numbers."""
+        """Sample the actions of n rows, a tensor, from torch's distribution with the rows' random numbers."""
         if self._is_discrete:
-            # The likeliest after adding Gumbel noise is a draw from the softmax.
+            # The argmax after adding Gumbel noise is a sample from the softmax.
             return (distribution.logits + numbers.to(distribution.logits)).argmax(dim=1)
         return distribution.mean + distribution.stddev * numbers.to(distribution.mean)
 
@@ -159,22 +158,21 @@ def load_model(
 
     Args:
         data: The zip.
-        statistics: The pickle of a VecNormalize; None where there is none.
+        statistics: The pickle of a VecNormalize, or None.
         env_spec: The environment's spaces.
-        deterministic: Whether it must not explore.
-        trust: Whether the zip may name classes other than Stable-Baselines3's, and so run any code.
-        trained_in: The environment that it was trained in, where that is known.
+        deterministic: Use the deterministic mode.
+        trust: Allow classes that are not from Stable-Baselines3, and so any code.
+        trained_in: The id of the training environment, or an empty string.
 
     Raises:
-        PolicyLoadError: If it is for other spaces, was trained with statistics and gets none, or cannot be
-            loaded; that says by which versions it was saved.
+        PolicyLoadError: The model has other spaces, needs statistics that are missing, or cannot be loaded.
     """
     model = _Zip(data, trust=trust)
     if model.was_normalized and statistics is None:
         raise PolicyLoadError(
-            "the model was trained in a VecNormalize, so it needs the statistics of the observations",
+            "the model was trained with VecNormalize, but its statistics are missing",
             code="normalization-missing",
-            hint=f"give them: {{policy_kwargs={_STATISTICS}=vecnormalize.pkl}}",
+            hint=f"pass the statistics: {{policy_kwargs={_STATISTICS}=vecnormalize.pkl}}",
         )
     try:
         with needing("sb3-contrib", "sb3_contrib"):
@@ -184,18 +182,18 @@ def load_model(
     except Exception as error:
         versions = ", ".join(f"{name} {version}" for name, version in versions_of(data).items())
         raise PolicyLoadError(
-            f"the model cannot be made again: {first_line(error)}",
+            f"cannot rebuild the model: {first_line(error)}",
             code="policy-rebuild",
-            hint=f"it was saved by {versions or 'unknown versions'}: install those",
+            hint=f"install the versions that saved it: {versions or 'unknown'}",
         ) from error
-    hint = f"it was trained in {trained_in}: {{env={trained_in}}}" if trained_in else _AS_TRAINED
+    hint = f"use the training environment: {{env={trained_in}}}" if trained_in else _AS_TRAINED
     _check_space("observation space", policy.observation_space, env_spec.observation_space, hint)
     _check_space("action space", policy.action_space, env_spec.action_space, hint)
     normalizer = None if statistics is None else restricted_loads(statistics, trust=trust)
     if normalizer is not None and normalizer.norm_obs:
         _check_moments(normalizer.obs_rms, policy.observation_space)
     adapted = Sb3Policy(policy, env_spec, deterministic=deterministic, statistics=normalizer)
-    # The algorithm holds it, and the policy alone is greedy.
+    # DQN's epsilon-greedy exploration is a part of the algorithm; its policy is greedy.
     epsilon = float(model.get("exploration_rate") or 0.0)
     if deterministic or not epsilon:
         return adapted
@@ -209,15 +207,15 @@ def _check_space(name: str, model_space: Space, env_space: Space, hint: str) -> 
         shape: Any = saved.shape
         is_image = is_image_space(saved)
         if isinstance(saved, spaces.Box) and isinstance(space, spaces.Box):
-            # A network takes any numbers of its shape; of images, it was saved with the channels first.
+            # A network accepts any numbers of its shape. Image spaces are saved with the channels first.
             is_same = shape == space.shape and (saved.dtype == space.dtype or not is_image)
             if is_same or (is_image and (*shape[1:], shape[0]) == space.shape):
                 continue
         if shape and space.shape and is_image and shape[0] % space.shape[-1] == 0:
             frames = shape[0] // space.shape[-1]
-            hint = f"it was trained on {frames} frames at once, as VecFrameStack gives them"
+            hint = f"stack {frames} frames, as VecFrameStack does: the model was trained with them"
         raise PolicyLoadError(
-            f"the {part} of the model is {saved}, that of the environment {space}",
+            f"the {part} of the model is {saved}, but the environment has {space}",
             code="policy-space",
             hint=hint,
         )
@@ -230,14 +228,14 @@ def _check_moments(moments: Any, space: Any) -> None:
         expected = {key: space[key].shape for key in moments}
     if shapes != expected:
         raise PolicyLoadError(
-            f"the statistics are of observations {shapes}, and the model takes {expected}",
+            f"the statistics are for observations of shape {shapes}, but the model expects {expected}",
             code="normalization-shape",
-            hint="give those that were saved with the model",
+            hint="use the statistics that were saved with the model",
         )
 
 
 def versions_of(data: bytes) -> dict[str, str]:
-    """Return by package the versions that saved a model, as far as its zip names them."""
+    """Return the versions of the packages that saved a model, by package, if its zip has them."""
     versions = {}
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         names = file.namelist()
@@ -266,7 +264,7 @@ def _about(files: PolicyFiles) -> Record:
 
 SB3 = FileScheme(
     "sb3",
-    "a model of Stable-Baselines3",
+    "a Stable-Baselines3 model",
     _load,
     {_STATISTICS: Path, "trust": bool},
     needs=NEEDS,

@@ -1,6 +1,6 @@
-"""State dicts: tensors by name, without their network. A factory of the user's makes that.
+"""State dicts, which are tensors by name; the user's factory builds the network.
 
-The scheme `safetensors` is that of files with nothing else.
+The scheme `safetensors` loads files that contain only a state dict.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ _ENTRIES = (
     "policy",
     "policy_state_dict",
 )
-"""The entries of checkpoints that hold the state dict of a policy."""
+"""The keys of checkpoints whose values are the state dict of a policy."""
 _RSL_RL = (
-    "a checkpoint of rsl_rl",
-    "its own export, policy.pt or policy.onnx, needs no factory; else ",
+    "an rsl_rl checkpoint",
+    "use the export of rsl_rl, policy.pt or policy.onnx, which needs no factory; or ",
 )
 _MAKERS = {
     "actor_state_dict": _RSL_RL,
     "infos": _RSL_RL,  # Of older versions.
-    "q_funcs": ("what d3rlpy's save_model wrote", "export with save_policy('policy.pt'); else "),
+    "q_funcs": ("a file of d3rlpy's save_model", "export with save_policy('policy.pt'); or "),
     "actor_mean": (
-        "a state dict like CleanRL's",
+        "a CleanRL state dict",
         (
-            "the statistics of a NormalizeObservation are not in it, "
-            "and the actions are of no use without them; "
+            "add the statistics of NormalizeObservation, which the file lacks, "
+            "if the training used that wrapper; "
         ),
     ),
 }
-"""By a key, or the beginning of one: what the file is, and a hint."""
+"""By the prefix of a key: the kind of the file, and the start of a hint."""
 _SHOWN = 6
 
 
 def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec: EnvSpec) -> Any:
-    """Return the module that a factory makes, with the one state dict of a file that fits it in all shapes.
+    """Return the module of a factory, filled with the state dict of a file whose names and shapes match.
 
     Args:
-        loaded: A state dict, a checkpoint with some, or a tuple of them. Names may have the prefixes of
+        loaded: A state dict, a checkpoint with state dicts, or a tuple of them. Names may have the prefixes of
             DistributedDataParallel and torch.compile.
-        files: The files that it is from.
+        files: The files of the policy.
         factory: The user's `module:attr`.
-        env_spec: What the factory is called with, where it takes it.
+        env_spec: The argument of the factory, if it has an argument `env_spec`.
 
     Raises:
-        PolicyLoadError: If there is no factory, or no state dict that fits its module, or several.
+        PolicyLoadError: The factory is missing, or not exactly one state dict fits its module.
     """
     candidates = dict(_state_dicts(loaded))
     if factory is None:
@@ -68,9 +68,9 @@ def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec
     module = instantiate(Source(factory, None, files.folder, None).load(PolicyLoadError), env_spec, {})
     if own_method(module, "state_dict") is None or own_method(module, "load_state_dict") is None:
         raise PolicyLoadError(
-            f"{factory} made {named(module)}, which has no load_state_dict",
+            f"{factory} returned {named(module)}, expected a torch.nn.Module",
             code="network-type",
-            hint="let it return the torch.nn.Module that was trained",
+            hint="return the torch.nn.Module that was trained",
         )
     own_tensors = module.state_dict()
     expected = _shapes(_with_plain_names(own_tensors))
@@ -84,7 +84,7 @@ def filled_module(loaded: Any, files: PolicyFiles, factory: str | None, env_spec
 
 
 def _state_dicts(loaded: Any) -> Iterator[tuple[str, Tensors]]:
-    """Yield the state dicts of a file by where they are, in plain names."""
+    """Yield the place in the file and the content of each state dict, with plain names."""
     entries: dict[str, Any] = {"the file": loaded}
     if isinstance(loaded, Mapping):
         entries |= {f"its {key!r}": loaded[key] for key in _ENTRIES if key in loaded}
@@ -100,7 +100,7 @@ def _state_dicts(loaded: Any) -> Iterator[tuple[str, Tensors]]:
 
 
 def _with_plain_names(tensors: Tensors) -> Tensors:
-    """Return tensors by name, without the prefixes of DistributedDataParallel and torch.compile."""
+    """Return the tensors with names without the prefixes of DistributedDataParallel and torch.compile."""
     names = [name.replace("_orig_mod.", "") for name in tensors]
     if all(name.startswith("module.") for name in names):
         names = [name.removeprefix("module.") for name in names]
@@ -112,7 +112,7 @@ def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
 
 
 def _missing_factory(loaded: Any, candidates: Mapping[str, Tensors], files: PolicyFiles) -> PolicyLoadError:
-    """Return the error that shows the first tensors, and who seems to have made the file."""
+    """Return the error for a state dict without factory: it lists the first tensors and the likely library."""
     shapes = _shapes(next(iter(candidates.values()), {}))
     names = [*shapes]
     if isinstance(loaded, Mapping):
@@ -122,9 +122,9 @@ def _missing_factory(loaded: Any, candidates: Mapping[str, Tensors], files: Poli
     if len(entries) > _SHOWN:
         entries = [*entries[:_SHOWN], "…"]
     return PolicyLoadError(
-        f"{files.path} is {description}, without its network: {', '.join(entries)}",
+        f"{files.path} is {description} without a network: {', '.join(entries)}",
         code="network-missing",
-        hint=f"{hint}name what makes the network: {{policy_kwargs=factory=module:attr}}",
+        hint=f"{hint}pass a factory of the network: {{policy_kwargs=factory=module:attr}}",
     )
 
 
@@ -142,16 +142,16 @@ def _mismatch(
         return PolicyLoadError(
             f"several state dicts of {files.path} fit the module of {factory}: {', '.join(fitting)}",
             code="state-dict-ambiguous",
-            hint="save the one that is meant into a file of its own",
+            hint="save the state dict of the policy to a separate file",
         )
     details = ""
     for entry, tensors in shapes.items():
         details += f"{entry}:\n"
         details += "".join(f"  {name} {shape}\n" for name, shape in tensors.items())
     return PolicyLoadError(
-        f"no state dict of {files.path} fits the module of {factory} in all names and shapes",
+        f"no state dict of {files.path} has the names and shapes of the module of {factory}",
         code="state-dict-mismatch",
-        hint="make the module as it was in training; both are listed below",
+        hint="build the module as in training; names and shapes are listed below",
         details=details,
     )
 
@@ -161,7 +161,7 @@ def _load(
     options: Keywords,
     env_spec: EnvSpec,
     *,
-    deterministic: bool,  # noqa: ARG001 - the module that is returned is adapted to it
+    deterministic: bool,  # noqa: ARG001 - `adapt_policy` handles it
 ) -> Any:
     from safetensors.torch import load  # noqa: PLC0415 - only workers with such a policy need it
 
@@ -170,7 +170,7 @@ def _load(
 
 SAFETENSORS = FileScheme(
     "safetensors",
-    "a file of safetensors",
+    "a safetensors file",
     _load,
     {"factory": str},
     needs={"safetensors": "safetensors", "torch": "torch"},

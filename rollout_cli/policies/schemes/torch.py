@@ -1,6 +1,6 @@
-"""The schemes of what torch saves: `torchscript` for what `torch.jit.save` wrote, and `torch` for all else.
+"""The schemes `torchscript`, for files of `torch.jit.save`, and `torch`, for other files of torch.
 
-That is exported programs, state dicts, and whole modules.
+The latter are exported programs, state dicts, and complete modules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     if _is_exported(files.data):
         with tensors_alone():
             program = torch.export.load(io.BytesIO(files.data))
-        # Its first dimension is the rows. Without a dimension that may vary, it was exported for one.
+        # The first dimension is the batch. Without a dynamic dimension, the program is for one row.
         is_fixed = not program.range_constraints
         return _graph_policy(
             program.module(), str(program.graph), env_spec, deterministic=deterministic, row_by_row=is_fixed
@@ -41,20 +41,20 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     except pickle.UnpicklingError as error:
         if is_trusted:
             raise
-        refused = re.search(r"GLOBAL ([\w.]+)", str(error))  # In torch's own words.
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))  # From torch's message.
         name = refused[1] if refused else first_line(error)
         raise PolicyLoadError(
-            f"{files.path} is more than tensors: it names {name}, and to load that may run any code",
+            f"{files.path} contains {name}, which may run any code when it is loaded; expected only tensors",
             code="file-may-run-code",
-            hint="save the module's state_dict(), and add {policy_kwargs=factory=module:attr}; "
-            "for a file that you trust, {policy_kwargs=trust=true}",
+            hint="save the module's state_dict() and add {policy_kwargs=factory=module:attr}, "
+            "or add {policy_kwargs=trust=true} if you trust the file",
         ) from error
     factory = options.get("factory")
     if not is_torch_module(loaded):
         return filled_module(loaded, files, factory, env_spec)
     if factory is not None:
         raise PolicyLoadError(
-            f"{files.path} is a whole module, and needs no factory",
+            f"{files.path} is a complete module, which does not take a factory",
             code="policy-options",
             hint="omit factory",
         )
@@ -64,12 +64,13 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
 def _graph_policy(
     module: Any, graph: str, env_spec: EnvSpec, *, deterministic: bool, row_by_row: bool = False
 ) -> TorchPolicy:
-    """Return the policy of a module with a fixed graph, which is given as text too.
+    """Return the policy of a module with a fixed graph; `graph` is the graph as a string.
 
-    One that draws does so from torch's global generator, which follows from the episode for one row alone.
+    A stochastic graph samples from torch's global generator, which is seeded per episode, so it acts row by
+    row.
 
     Raises:
-        PolicyLoadError: If it draws, and may not.
+        PolicyLoadError: The graph is stochastic, and `deterministic` is true.
     """
     draws = re.search(r"\baten(::|\.)(rand|normal|multinomial|bernoulli|poisson)", graph) is not None
     if draws and deterministic:
@@ -78,9 +79,9 @@ def _graph_policy(
 
 
 def no_deterministic_graph() -> PolicyLoadError:
-    """Return the error for a graph that draws where that is not wanted."""
+    """Return the error for a stochastic graph in deterministic mode."""
     return PolicyLoadError(
-        "the graph of the policy draws random numbers by itself, and has no deterministic mode",
+        "the graph of the policy samples random numbers and has no deterministic mode",
         code="policy-not-deterministic",
         hint="omit {deterministic}, or export the mean action or the logits",
     )
@@ -88,7 +89,7 @@ def no_deterministic_graph() -> PolicyLoadError:
 
 @contextlib.contextmanager
 def tensors_alone() -> Iterator[None]:
-    """Let what calls `torch.load`, and has no such argument, unpickle tensors alone."""
+    """Restrict calls of `torch.load` in libraries to tensors (`weights_only`)."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     previous = os.environ.get(name)
     os.environ[name] = "1"
@@ -101,7 +102,7 @@ def tensors_alone() -> Iterator[None]:
 
 
 def _is_exported(data: bytes) -> bool:
-    """Return whether a file is what `torch.export.save` wrote."""
+    """Return True if `torch.export.save` wrote the file."""
     if not data.startswith(b"PK\3\4"):
         return False
     with zipfile.ZipFile(io.BytesIO(data)) as file:
@@ -117,14 +118,14 @@ def _load_torchscript(
 ) -> TorchPolicy:
     import torch  # noqa: PLC0415 - only workers with such a policy need it
 
-    jit: Any = torch.jit  # It has no types.
+    jit: Any = torch.jit  # Its functions are not annotated.
     with warnings.catch_warnings():
-        # The user has the file already: how to write others is no news for a run.
+        # The warning is about saving models, and the user has already saved this one.
         warnings.filterwarnings("ignore", "`torch.jit.load` is deprecated", DeprecationWarning)
         module = jit.load(io.BytesIO(files.data), map_location="cpu")
     return _graph_policy(module, str(module.inlined_graph), env_spec, deterministic=deterministic)
 
 
 _NEEDS = {"torch": "torch"}
-TORCH = FileScheme("torch", "a file of torch", _load, {"factory": str, "trust": bool}, needs=_NEEDS)
+TORCH = FileScheme("torch", "a torch file", _load, {"factory": str, "trust": bool}, needs=_NEEDS)
 TORCHSCRIPT = FileScheme("torchscript", "a TorchScript module", _load_torchscript, needs=_NEEDS)

@@ -1,4 +1,4 @@
-"""Unpickling with a strict allow-list, so that nothing in a model's file runs: see `restricted_loads`."""
+"""Unpickling with a strict allow-list, which prevents a model's file from running code: `restricted_loads`."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _NAMES = re.compile(
     r"numpy\.random\._pickle\.__(bit_)?generator_ctor|numpy\.random\._pcg64\.PCG64|"
     r"numpy\.random\.bit_generator\.(SeedSequence|__pyx_unpickle_SeedSequence)"
 )
-"""What only makes values. A module is imported as it is named, so each is named whole."""
+"""Names that only create values. Unpickling imports the named module, so the patterns match full names."""
 _CLASSES = re.compile(r"(gymnasium\.spaces|torch\.optim|torch\.nn\.modules)\.[a-z]\w*")
-"""Modules whose own classes may be named; what they import may not."""
+"""Modules whose classes are allowed if they are defined there, not imported there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The classes of a library that its files may name.
+    """The classes of a library that its files may contain.
 
     Attributes:
-        library: Its name, for messages.
-        modules: What the whole name of a module matches.
-        classes: What the whole name of a class matches.
-        what: What the file holds, for messages.
-        hint: What to do about a file that names another one.
+        library: The name of the library, for messages.
+        modules: A pattern for the full names of modules.
+        classes: A pattern for the full names of classes.
+        what: The content of the file, for messages.
+        hint: The hint for a file with other classes.
     """
 
     library: str
     modules: str = ""
     classes: str = ""
     what: str = "the model"
-    hint: str = "if you trust the file, which may then run any code: {policy_kwargs=trust=true}"
+    hint: str = "pass {policy_kwargs=trust=true} if you trust the file, which may then run any code"
 
 
 SB3_CLASSES = Allowed(
@@ -63,25 +63,25 @@ class _Restricted(pickle.Unpickler):
             is_model = re.fullmatch(allowed.modules, module) and re.fullmatch(allowed.classes, name)
             if is_model or _CLASSES.fullmatch(module):
                 item = super().find_class(module, name)
-                # A module also holds what it imports: `torch.nn.modules.module` has `torch`, that has `os`.
+                # A module also has its imports as attributes: `torch.nn.modules.module` has `torch`.
                 if isinstance(item, type) and (is_model or item.__module__ == module):
                     return item
         raise PolicyLoadError(
-            f"{allowed.what} is made of {module}.{name}, which is no part of {allowed.library}",
+            f"{allowed.what} contains {module}.{name}, which is not a part of {allowed.library}",
             code="file-may-run-code",
             hint=allowed.hint,
         )
 
 
 def restricted_loads(data: bytes, *, trust: bool, allowed: Allowed = SB3_CLASSES) -> Any:
-    """Unpickle values, spaces, and names of classes of torch and of a library.
+    """Unpickle values, spaces, and classes of torch and of one library.
 
     Args:
         data: The pickle.
         allowed: The classes of the library.
-        trust: Whether it may name anything, and so run any code.
+        trust: Allow all classes and functions, and so any code.
 
     Raises:
-        PolicyLoadError: If it names anything else, and may not.
+        PolicyLoadError: The pickle contains another class or function, and `trust` is false.
     """
     return cloudpickle.loads(data) if trust else _Restricted(data, allowed).load()

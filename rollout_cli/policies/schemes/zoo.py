@@ -1,4 +1,4 @@
-"""The scheme `zoo`: a run folder of rl_zoo3: a model, its statistics, and the environment of its training."""
+"""The scheme `zoo`: an rl_zoo3 run folder with a model, its statistics, and its training environment."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ _FRAMES = "rollout_cli.envs.frames:StackedFrames"
 
 
 def _beside(folder: Path) -> dict[str, Path]:
-    """Return the best model, else the last one, and what lies in the subfolder of the environment's name."""
+    """Return the best or else the last model, and the files in the subfolder named after the environment."""
     settings = next((path.parent for path in folder.glob(f"*/{_ARGUMENTS}")), None)
     if settings is None:
         raise PolicyLoadError(
-            f"{str(folder)!r} is no run folder of rl_zoo3: no subfolder of it has {_ARGUMENTS}",
+            f"{str(folder)!r} is not an rl_zoo3 run folder: no subfolder has {_ARGUMENTS}",
             code="policy-folder",
-            hint="name the folder of one run, such as logs/ppo/Pendulum-v1_1",
+            hint="pass the folder of one run, such as logs/ppo/Pendulum-v1_1",
         )
     models = (folder / "best_model.zip", folder / f"{settings.name}.zip")
     files = {name: settings / name for name in (_ARGUMENTS, _SETTINGS, _STATISTICS)}
     files[_MODEL] = next((model for model in models if model.is_file()), models[1])
     if not files[_MODEL].is_file():
         raise PolicyLoadError(
-            f"{str(folder)!r} holds no model",
+            f"{str(folder)!r} has no model, expected best_model.zip or {settings.name}.zip",
             code="policy-folder",
-            hint=f"it should have best_model.zip or {settings.name}.zip; "
-            "name another one by itself: sb3:FILE",
+            hint="pass another model file as sb3:FILE",
         )
-    # A training without a VecNormalize has no statistics.
+    # A run without VecNormalize has no statistics.
     return {name: path for name, path in files.items() if name != _STATISTICS or path.is_file()}
 
 
@@ -47,9 +46,9 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
     statistics = files.contents.get(_STATISTICS)
     if statistics is None and _read(files, _SETTINGS).get("normalize"):
         raise PolicyLoadError(
-            f"the model was trained in a VecNormalize, and {files.path} has no {_STATISTICS}",
+            f"the model was trained with VecNormalize, but {files.path} has no {_STATISTICS}",
             code="normalization-missing",
-            hint=f"put it beside {_SETTINGS}: the zoo saves it when a training ends",
+            hint=f"copy it next to {_SETTINGS}; rl_zoo3 saves it when the training ends",
         )
     return load_model(
         files.contents[_MODEL],
@@ -62,19 +61,19 @@ def _load(files: PolicyFiles, options: Keywords, env_spec: EnvSpec, *, determini
 
 
 def _read(files: PolicyFiles, name: str) -> dict[str, Any]:
-    """Return what a YAML file of the folder holds. No Python object in it is made."""
+    """Return the content of a YAML file of the folder, without creating the Python objects in it."""
     with needing("pyyaml", "yaml"):
         import yaml  # noqa: PLC0415 - only such folders need it
     reader: Any = type("Reader", (yaml.SafeLoader,), {})
     reader.add_multi_constructor("tag:yaml.org,2002:python/", _python_object)
     with reporting(
-        PolicyLoadError, f"{name} of {files.path} is not as rl_zoo3 writes it", code="policy-file-damaged"
+        PolicyLoadError, f"{name} of {files.path} is not a valid rl_zoo3 file", code="policy-file-damaged"
     ):
-        return dict(yaml.load(files.contents[name], reader))  # noqa: S506 - it derives from the safe one
+        return dict(yaml.load(files.contents[name], reader))  # noqa: S506 - derived from SafeLoader
 
 
 def _python_object(reader: Any, tag: str, node: Any) -> Any:
-    """Return the mapping, or the tuple as a list, that a tag names; else the node, which is no value."""
+    """Return an OrderedDict as a mapping and a tuple as a list; for other tags, return the node itself."""
     if tag == "object/apply:collections.OrderedDict":
         return dict(reader.construct_sequence(node, deep=True)[0])
     return reader.construct_sequence(node, deep=True) if tag == "tuple" else node
@@ -86,11 +85,11 @@ def _trained_in(files: PolicyFiles) -> TrainingEnv:
     env = arguments.get("env")
     modules = arguments.get("gym_packages") or []
     if not env:
-        raise _unavailable(f"{_ARGUMENTS} has no environment")
+        raise _unavailable(f"{_ARGUMENTS} does not name an environment")
     if len(modules) > 1:
-        raise _unavailable(f"{_ARGUMENTS} has the modules {modules}, and an id takes one")
+        raise _unavailable(f"{_ARGUMENTS} has several gym_packages {modules}, expected at most one")
     if vector := settings.get("vec_env_wrapper"):
-        raise _unavailable(f"it was a vector environment in {vector}")
+        raise _unavailable(f"it has the vec_env_wrapper {vector}")
     entries = settings.get("env_wrapper")
     if not isinstance(entries, list):
         entries = [entries]
@@ -101,19 +100,19 @@ def _trained_in(files: PolicyFiles) -> TrainingEnv:
 
 
 def _wrapper(entry: Any) -> tuple[str, Keywords]:
-    """Return SPEC and arguments of a wrapper: `module.Class` in the zoo, or `{module.Class: arguments}`."""
+    """Return SPEC and arguments of an `env_wrapper`: `module.Class`, or `{module.Class: arguments}`."""
     name, kwargs = next(iter(entry.items())) if isinstance(entry, dict) else (entry, {})
     if not isinstance(name, str) or "." not in name:
-        raise _unavailable(f"an env_wrapper is no dotted class with arguments, but {entry}")
+        raise _unavailable(f"the env_wrapper {entry} is not a dotted class name with arguments")
     module, _, attribute = name.rpartition(".")
     return f"{module}:{attribute}", dict(kwargs)
 
 
 def _unavailable(reason: str) -> PolicyLoadError:
     return PolicyLoadError(
-        f"the environment of the run folder cannot be made again: {reason}",
+        f"cannot rebuild the environment of the run folder: {reason}",
         code="zoo-environment",
-        hint="name the environment, and what it is wrapped in: {env=…} {wrapper=…}",
+        hint="pass the environment and its wrappers: {env=…} {wrapper=…}",
     )
 
 
@@ -126,7 +125,7 @@ def _about(files: PolicyFiles) -> Record:
 
 ZOO = FileScheme(
     "zoo",
-    "a run folder of rl_zoo3",
+    "an rl_zoo3 run folder",
     _load,
     {"trust": bool},
     takes_folder=True,
