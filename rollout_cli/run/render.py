@@ -29,6 +29,7 @@ from rollout_cli.run.request import env_of
 from rollout_cli.run.trust import check_trusted
 from rollout_cli.seeding.seeds import SETUP, BorrowedGenerators, seed_globals
 from rollout_cli.sources.loading import reporting
+from rollout_cli.workers.context import WorkerContext
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.values import EpisodeRules
 
@@ -167,11 +168,13 @@ def _act_again(
     values = provenance.recorded_values(source)
     actions = iter(SpaceRows(dataset.env_spec.action_space).split(episode.actions))
     with BorrowedGenerators():
-        worker = DefaultWorker(seed=root, max_episode_length=len(episode), worker_number=0)
-        worker.rules = EpisodeRules(
+        rules = EpisodeRules(
             invalid_action="warn",
             reset_options=values.get("reset_options", {}),
             tasks=values.get("tasks", ()),
+        )
+        worker = DefaultWorker.in_context(
+            WorkerContext(rules), seed=root, max_episode_length=len(episode), worker_number=0
         )
         worker.update_agent(lambda _: next(actions))
         worker.update_env(env)

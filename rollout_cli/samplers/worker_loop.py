@@ -170,11 +170,10 @@ class WorkerLoop:
             self.close()  # After a failure nobody knows what state it is in.
         is_new = self._worker is None
         worker = self._worker = self._worker or self._build()
-        worker.retract(above=None)
+        worker.start_call(number_stride=start.stride, salt=start.salt)
         if start.updates and not is_new:
             self._end_watch()
             self._watch = None if self._factory.pins is None else FileWatch(self._factory.pins)
-        worker.salt = start.salt
         for update in start.updates:
             if update.is_policy:
                 worker.forget_agent()
@@ -182,7 +181,6 @@ class WorkerLoop:
             worker.update_agent(_unpickled(update.agent, "policy", PolicyLoadError))
         if self._owns_process:
             self._factory.after_updates()
-        worker.number_stride = start.stride
         self._messages.append(Started(self._number, self._generation, worker.env_spec, self._report(worker)))
         worker.assign(start.lease)
 
@@ -192,9 +190,8 @@ class WorkerLoop:
         self._judge = None if factory.keep is None else Judge(factory.keep)
         if self._owns_process:
             self._exit_stack.enter_context(factory.setup())
-        worker = factory(self._number)
+        worker = factory(self._number, self._crash_box)
         self._exit_stack.callback(worker.shutdown)
-        worker.crash_box = self._crash_box
         if factory.pins is None:
             self._end_watch()
         else:

@@ -14,8 +14,9 @@ from rollout_cli.errors import ArgumentError, UsageError, UserCodeError
 from rollout_cli.seeding.seeds import draw_root_seed
 from rollout_cli.sources.loading import Source, is_module_attribute, reporting
 from rollout_cli.sources.pins import PinRules
+from rollout_cli.workers.context import WorkerContext
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
-from rollout_cli.workers.values import EpisodeRules
+from rollout_cli.workers.values import EpisodeRules, NullCrashBox
 from rollout_cli.workers.worker import OVERRIDABLE, VERBS, Worker
 
 WorkerSetup = Callable[[], AbstractContextManager[Any]]
@@ -148,7 +149,7 @@ class WorkerFactory:
             return [preprocess(obj) for obj in objs]
         return [preprocess(objs)] * self.n_workers
 
-    def __call__(self, worker_number: int) -> Worker:
+    def __call__(self, worker_number: int, crash_box: NullCrashBox | None = None) -> Worker:
         """Build worker 0 to n_workers - 1, or raise ArgumentError; UserCodeError if its class fails."""
         if not 0 <= worker_number < self.n_workers:
             raise ArgumentError(
@@ -165,9 +166,8 @@ class WorkerFactory:
         with reporting(
             UserCodeError, f"the worker class {self.worker_class.__name__} cannot be built", hint=hint
         ):
-            worker = self.worker_class(**arguments)
-        worker.rules = self.rules
-        return worker
+            context = WorkerContext(self.rules, crash_box or NullCrashBox())
+            return self.worker_class.in_context(context, **arguments)
 
     @contextmanager
     def setup(self) -> Iterator[None]:

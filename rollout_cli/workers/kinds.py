@@ -149,7 +149,7 @@ class VecWorker(DefaultWorker):
         self._forget()
         seed_globals(self._seed, SETUP)
         # Each start of each worker has a seed of its own: no two run the same episodes. It has 31 bits.
-        seed = derive_seed(self._seed, SETUP, f"native env {self.worker_number} {self.salt}") >> 33
+        seed = derive_seed(self._seed, SETUP, f"native env {self.worker_number} {self._context.salt}") >> 33
         env = updated_env(
             self.env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs, seed)
         )

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -24,9 +24,10 @@ from rollout_cli.errors import InternalError
 from rollout_cli.policies.adapt import policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
+from rollout_cli.workers.context import InContext
 from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.row_queues import RowQueues
-from rollout_cli.workers.values import NO_NUMBER, EpisodeRules, NullCrashBox, OnInvalidAction, WorkerReport
+from rollout_cli.workers.values import NO_NUMBER, OnInvalidAction, WorkerReport
 
 Env = gymnasium.Env[Any, Any]
 
@@ -115,7 +116,7 @@ class Engine(Protocol):
         """Give up the episodes that run, above the number `above`."""
 
 
-class Worker(abc.ABC):
+class Worker(InContext, abc.ABC):
     """Runs one policy in one or more environments; built where it runs, and never pickled.
 
     The legal order of the verbs: `update_agent` and `update_env` at least once each; then any number of
@@ -136,13 +137,6 @@ class Worker(abc.ABC):
         worker_number: Which of the run's workers this is, from 0.
         deterministic: Whether a policy that has a deterministic mode uses it.
         fresh_env: Whether the environment is closed and built anew for each episode.
-
-    Attributes:
-        rules: What it does about user code that nearly keeps its contract; set before its first update.
-        crash_box: Where it notes which episodes run; set before its first update.
-        number_stride: The step from one of its numbers to the next, where it owns every m-th number.
-        salt: Differs from one start of this worker to the next. The seed of a native vector environment
-            follows from it; set before an update of the environment.
     """
 
     _n_envs = 1  # How many rows: episodes that it may run at once.
@@ -157,10 +151,6 @@ class Worker(abc.ABC):
         fresh_env: bool = False,
     ) -> None:
         self.worker_number = worker_number
-        self.rules = EpisodeRules()
-        self.crash_box = NullCrashBox()
-        self.number_stride = 1
-        self.salt: tuple[int, ...] = ()
         self._seed = seed
         self._fresh_env = fresh_env
         self._limit = math.inf if max_episode_length is None else max_episode_length
@@ -186,7 +176,7 @@ class Worker(abc.ABC):
 
     # -- places to override ----------------------------------------------------------------------------------
 
-    def worker_init(self) -> None:  # noqa: B027 - to be overridden, and it need not be
+    def worker_init(self) -> None:
         """Prepare the process; called once, before the first update."""
 
     def reset_env(self, env: Env, number: int, seed: int) -> tuple[Any, dict[str, Any]]:
@@ -334,6 +324,11 @@ class Worker(abc.ABC):
         if self._env_spec is None:
             raise InternalError("the worker has no environment yet: call update_env first")
         return self._env_spec
+
+    def start_call(self, *, number_stride: int, salt: tuple[int, ...]) -> None:
+        """Drop all numbers and finished episodes; these values of the context hold until the next call."""
+        self.retract(above=None)
+        self._context = replace(self._context, number_stride=number_stride, salt=salt)
 
     def assign(self, numbers: Iterable[range]) -> None:
         """Add episode numbers to run; each row runs its lowest first."""

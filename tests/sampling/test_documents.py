@@ -32,6 +32,7 @@ from rollout_cli.errors import (
     UserCodeError,
 )
 from rollout_cli.policies.random import RandomPolicy
+from rollout_cli.workers.context import WorkerContext
 from rollout_cli.workers.values import EpisodeRules
 from rollout_cli.workers.worker import OWN_EPISODES, VERBS
 from tests.helpers.batches import assert_same_batches
@@ -590,8 +591,8 @@ def test_hints_name_arguments_in_python_and_flags_on_the_command_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The same error, told to each in its own words."""
-    worker = DefaultWorker(seed=1, max_episode_length=None, worker_number=0)
-    worker.rules = EpisodeRules(step_guard=50)
+    context = WorkerContext(EpisodeRules(step_guard=50))
+    worker = DefaultWorker.in_context(context, seed=1, max_episode_length=None, worker_number=0)
     worker.update_env(ChainEnv("never"))
     worker.update_agent(lambda observation: 0)
     with pytest.raises(EnvError) as caught:

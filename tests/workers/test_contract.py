@@ -17,6 +17,7 @@ from gymnasium.wrappers import TimeLimit
 from rollout_cli.envs.updates import NewEnvUpdate
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, UserCodeError
 from rollout_cli.seeding.seeds import env_seed
+from rollout_cli.workers.context import WorkerContext
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.native import buffer as buffers
 from rollout_cli.workers.values import EpisodeRules, NullCrashBox
@@ -387,7 +388,7 @@ def test_the_runs_limit(kind: str, limit: float) -> None:
 @each_kind
 def test_an_episode_without_end_fails(kind: str) -> None:
     """After so many steps as the rules allow; the hint names both options."""
-    worker = make(kind, lambda: ChainEnv("never"), rules=EpisodeRules(step_guard=1_500))
+    worker = make(kind, lambda: ChainEnv("never"), context=WorkerContext(EpisodeRules(step_guard=1_500)))
     worker.assign([range(4)])
     with raises(EnvError, "episode-endless") as caught:
         worlds.advance(worker)
@@ -401,10 +402,12 @@ def test_an_episode_with_a_limit_may_be_longer_than_the_guard(kind: str) -> None
     env = worlds.env_of(kind, lambda: TimeLimit(ChainEnv("never"), 600))
     if kind not in SINGLE:
         env.max_episode_steps = 600
-    chunk = run(make(kind, env, rules=EpisodeRules(step_guard=300)), range(3), steps=600)
+    chunk = run(make(kind, env, context=WorkerContext(EpisodeRules(step_guard=300))), range(3), steps=600)
     assert [600] * 3 == chunk.lengths.tolist()
     if kind in RESET_FROM_OUTSIDE:
-        worker = make(kind, lambda: ChainEnv("never"), limit=500, rules=EpisodeRules(step_guard=300))
+        worker = make(
+            kind, lambda: ChainEnv("never"), limit=500, context=WorkerContext(EpisodeRules(step_guard=300))
+        )
         assert [500] * 3 == run(worker, range(3), steps=600).lengths.tolist()
 
 
@@ -751,7 +754,7 @@ class PushEnv(ChainEnv):
 )
 def test_the_rule_for_invalid_actions(kind: str, rule: Any, value: float, pushed: float | None) -> None:
     """`error` fails, `clip` moves to the nearest bound but nan, `warn` lets the environment have it."""
-    worker = make(kind, PushEnv, pushes(value), rules=EpisodeRules(invalid_action=rule))
+    worker = make(kind, PushEnv, pushes(value), context=WorkerContext(EpisodeRules(invalid_action=rule)))
     if pushed is None:
         error = failing(kind, worker, PolicyError, "action-outside-space", value)
         assert ("nan" in error.hint) == math.isnan(value)
@@ -783,9 +786,8 @@ class CountingBox(NullCrashBox):
 @each_kind
 def test_the_crash_box_knows_what_runs(kind: str) -> None:
     """At every moment in which code of the user's runs, and in between."""
-    worker, box = make(kind), CountingBox()
-    worker.crash_box = box
-    worker.update_env([*worker._envs] if kind == "sync" else worker.env)
+    box = CountingBox()
+    worker = make(kind, context=WorkerContext(crash_box=box))
     worker.assign([range(12)])
     while worker.has_work:
         worker.advance(-1.0)

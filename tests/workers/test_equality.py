@@ -251,7 +251,7 @@ def test_the_row_of_a_number() -> None:
         worker = VecWorker(seed=SEED, max_episode_length=None, worker_number=0, n_envs=3)
         worker.update_env(envs)
         worker.update_agent(worlds.BatchPolicy(worker.env_spec))
-        worker.number_stride = stride
+        worker.start_call(number_stride=stride, salt=())
         return [info["tag"] for info in row_dicts(run(worker, numbers).env_infos)[::2]]
 
     assert [number % 3 for number in range(7, 20)] == tags(1, range(7, 20))

@@ -15,7 +15,7 @@ import pytest
 from rollout_cli.errors import ArgumentError, UsageError, UserCodeError
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
-from rollout_cli.workers.values import EpisodeRules
+from rollout_cli.workers.values import EpisodeRules, NullCrashBox
 from tests.helpers.errors import raises
 from tests.helpers.projects import project, write_module
 from tests.workers import worlds
@@ -90,6 +90,25 @@ def test_a_class_that_cannot_be_built() -> None:
     assert 3 == caught.value.exit_code
     with raises(UserCodeError, "user-code-raised", "numbers_at_once", "ValueError"):
         _ = WorkerFactory(worker_class=VecWorker, worker_args={"n_envs": "many"}).numbers_at_once
+
+
+def test_a_constructor_of_the_users_own_need_not_know_the_context() -> None:
+    """A class may name the arguments it takes; it has the context all the same, from its constructor on."""
+
+    class Named(DefaultWorker):
+        def __init__(self, *, seed: int, max_episode_length: float | None, worker_number: int) -> None:
+            self.rules_at_first = self.rules
+            super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
+
+    rules = EpisodeRules(step_guard=7)
+    box = NullCrashBox()
+    worker = WorkerFactory(n_workers=1, worker_class=Named, rules=rules)(0, box)
+    assert isinstance(worker, Named)
+    assert rules is worker.rules_at_first is worker.rules
+    assert box is worker.crash_box
+    for name in ("rules", "crash_box", "number_stride"):
+        with pytest.raises(AttributeError):
+            setattr(worker, name, None)
 
 
 # -- worker classes by name --------------------------------------------------------------------------------------------

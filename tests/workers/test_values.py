@@ -17,6 +17,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from rollout_cli.episodes.chunk import episode_returns
 from rollout_cli.errors import EnvError, EnvLoadError, PolicyError
 from rollout_cli.workers.checks import sound_episodes
+from rollout_cli.workers.context import WorkerContext
 from rollout_cli.workers.kinds import VecWorker
 from rollout_cli.workers.values import EpisodeRules
 from tests.helpers.contents import row_dicts
@@ -267,7 +268,12 @@ def test_actions_without_room_are_refused(kind: str) -> None:
 
     for rule in ("error", "warn"):
         with raises(PolicyError, "number-range"):
-            run(make(kind, Pushed, lambda spec: Far(), rules=EpisodeRules(invalid_action=rule)), range(3))
+            run(
+                make(
+                    kind, Pushed, lambda spec: Far(), context=WorkerContext(EpisodeRules(invalid_action=rule))
+                ),
+                range(3),
+            )
 
 
 @each_single
@@ -306,7 +312,7 @@ def test_discrete_actions_without_room_are_refused(kind: str) -> None:
             return np.where(seen[:, 0] == 1, 300, 100), {}
 
     with raises(PolicyError, "action-outside-space"):
-        run(make(kind, Small, Far, rules=EpisodeRules(invalid_action="warn")), range(3))
+        run(make(kind, Small, Far, context=WorkerContext(EpisodeRules(invalid_action="warn"))), range(3))
 
 
 @each_single
@@ -356,7 +362,7 @@ def test_a_wide_action_is_checked_too(kind: str) -> None:
     with raises(PolicyError, "action-outside-space"):
         run(make(kind, Wide, lambda spec: OneOutside()), range(2))
     rules = EpisodeRules(invalid_action="clip")
-    chunk = run(make(kind, Wide, lambda spec: OneOutside(), rules=rules), range(3))
+    chunk = run(make(kind, Wide, lambda spec: OneOutside(), context=WorkerContext(rules)), range(3))
     assert 1.0 == chunk.actions[0].max()
 
 
@@ -399,7 +405,7 @@ def test_a_nan_action_is_named_where_the_reward_is_nan() -> None:
         "default",
         Following,
         lambda spec: lambda seen: np.full(1, math.nan, np.float32),
-        rules=EpisodeRules(invalid_action="warn"),
+        context=WorkerContext(EpisodeRules(invalid_action="warn")),
     )
     worker.assign([range(1)])
     worker.advance(worlds.now() + 1)

@@ -18,8 +18,8 @@ from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.spaces import SpaceRows
+from rollout_cli.workers.context import WorkerContext
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
-from rollout_cli.workers.values import EpisodeRules
 from tests.helpers.contents import row_dicts
 
 Array = npt.NDArray[Any]
@@ -362,16 +362,16 @@ def make(
     policy: Callable[[EnvSpec], Any] = BatchPolicy,
     *,
     limit: float | None = None,
-    rules: EpisodeRules | None = None,
+    context: WorkerContext | None = None,
     n_envs: int = N_ENVS,
 ) -> DefaultWorker:
     """Return a worker of a kind, with environments that `env` makes (or the one it is), and a policy for them."""
     common: dict[str, Any] = {"seed": SEED, "max_episode_length": limit, "worker_number": 2}
     if kind == "default":
-        worker = DefaultWorker(**common)
+        worker = DefaultWorker.in_context(context or WorkerContext(), **common)
     else:
-        worker = VecWorker(n_envs=n_envs, vectorization="sync" if kind == "sync" else "native", **common)
-    worker.rules = rules or worker.rules
+        common |= {"n_envs": n_envs, "vectorization": "sync" if kind == "sync" else "native"}
+        worker = VecWorker.in_context(context or WorkerContext(), **common)
     worker.update_env(env_of(kind, env, n_envs) if callable(env) else env)
     worker.update_agent(policy(env_spec_of(env()) if callable(env) else worker.env_spec))
     return worker
