@@ -149,7 +149,7 @@ def test_an_edit_of_a_damaged_dataset(rollout: Caller, made: Path) -> None:
     assert "nothing was committed" in refused
     rollout(*MAKE, "--seed", "9", "-o", "out")
     refused = rollout(*words, "--no-verify", "--overwrite", code=5).stderr
-    assert f"nothing was committed, and the dataset in {Path('out').resolve()} is as it was" in refused
+    assert f"nothing was committed, and the dataset in {Path('out').resolve()} is unchanged" in refused
     rollout("verify", "out")
 
 
