@@ -336,15 +336,15 @@ def _row_groups(
     places = rows.table.places(folder, rows.ids[order])
     goals = (np.cumsum(sizes) - sizes)[order]
     for path, part in rows.table.files(folder, places):
-        begins = places[part, 2]
+        starts = places[part, 2]
         ends = places[part, 3]
-        for at, first, last in reader.groups(path, int(begins.min()), int(ends.max())):
-            lows = np.maximum(begins, first)
+        for at, first, last in reader.groups(path, int(starts.min()), int(ends.max())):
+            lows = np.maximum(starts, first)
             counts = np.minimum(ends, last) - lows
             inside = counts > 0
             if inside.any():
                 sources = _ranges((lows - first)[inside], counts[inside])
-                targets = _ranges((goals[part] + lows - begins)[inside], counts[inside])
+                targets = _ranges((goals[part] + lows - starts)[inside], counts[inside])
                 yield reader.decoded(path, at, columns), sources, targets
 
 

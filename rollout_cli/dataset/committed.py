@@ -113,7 +113,7 @@ def _read_segments(
             raise DatasetFormatError(
                 f"{error.message}, and later segments follow it",
                 code="segment-unreadable",
-                hint=f"restore that file, or drop the segments after it: rollout repair {shell_word(root)}",
+                hint=f"restore that file, or keep only earlier segments: rollout repair {shell_word(root)}",
             ) from error
         written.append(Written(segment, record, *sizes))
         start = record.stop

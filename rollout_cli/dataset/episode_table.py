@@ -211,8 +211,8 @@ def read_episode_table(root: Path, info: DatasetInfo, files: Mapping[FileId, Pat
         StorageError: If the files cannot be read.
     """
     schema = pa.schema(EPISODE_FIELDS)
-    whole = DatasetSchema.from_info(info)
-    if info["features"] != whole.describe():
+    expected = DatasetSchema.from_info(info)
+    if info["features"] != expected.describe():
         raise DatasetFormatError(
             f"{info_path(root)} is damaged: its features differ from those of its spaces and infos",
             code="info-features",
@@ -220,7 +220,7 @@ def read_episode_table(root: Path, info: DatasetInfo, files: Mapping[FileId, Pat
         )
     tables = [pa.Table.from_batches([], schema)]
     counts = {}
-    data, episodes = ([*map(str, columns)] for columns in (whole.data, whole.episodes))
+    data, episodes = ([*map(str, columns)] for columns in (expected.data, expected.episodes))
     paths = {}
     for (chunk, file), path in files.items():
         with open_parquet(path) as opened:

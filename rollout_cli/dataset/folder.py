@@ -50,13 +50,13 @@ _OURS = re.compile(
 _held: set[int] = set()
 
 
-def _forget_in_child() -> None:
+def _close_in_child() -> None:
     """Close inherited locks: a forked worker that outlives a killed run must not keep the folder locked."""
     while _held:
         os.close(_held.pop())
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 class FolderLock(AbstractContextManager["FolderLock"]):
@@ -364,7 +364,7 @@ def staged(path: Path) -> Iterator[Path]:
         folder = path.with_name(f".{path.name}.part")
         if folder.is_symlink():
             folder.unlink()
-        made = [parent for parent in path.parents if not parent.exists()]
+        new_parents = [parent for parent in path.parents if not parent.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         place = folder / path.name
         with FolderLock(files, folder):
@@ -377,5 +377,5 @@ def staged(path: Path) -> Iterator[Path]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
                 with suppress(OSError):  # They are not empty if the output was written.
-                    for parent in made:
+                    for parent in new_parents:
                         parent.rmdir()

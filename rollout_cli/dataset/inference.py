@@ -61,7 +61,7 @@ class SchemaInference:
         self._firsts = first_numbers
         self._steps = self._next_number = 0
         # By group and path: the kinds that were seen, and if all values of a kind are exact as float64.
-        self._met: tuple[dict[InfoPath, dict[str, bool]], ...] = ({}, {}, {})
+        self._seen_kinds: tuple[dict[InfoPath, dict[str, bool]], ...] = ({}, {}, {})
         self._held: list[list[Chunk]] = [[] for _ in first_numbers]
         # The partition under observation, and the number of its observed chunks.
         self._partition = self._observed = 0
@@ -98,7 +98,7 @@ class SchemaInference:
         observed = chunk.episodes(0, inside)
         self._digests = self._digests or _digests(observed)
         tables = (observed.env_infos, observed.agent_infos, observed.episode_infos)
-        for met, table in zip(self._met, tables, strict=True):
+        for met, table in zip(self._seen_kinds, tables, strict=True):
             for column in table.columns:
                 kinds = met.setdefault(column.path, {})
                 is_exact = column.values.dtype != object and bool(
@@ -116,9 +116,9 @@ class SchemaInference:
         """
         # On a copy: an early result must not influence the decision.
         now = copy(self)
-        now._met = deepcopy(self._met)  # noqa: SLF001
+        now._seen_kinds = deepcopy(self._seen_kinds)  # noqa: SLF001
         now.finish()
-        groups = zip(INFO_GROUPS, map(_info_columns, now._met), strict=True)  # noqa: SLF001
+        groups = zip(INFO_GROUPS, map(_info_columns, now._seen_kinds), strict=True)  # noqa: SLF001
         columns = {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
         return columns, _fingerprint(now._digests, source)  # noqa: SLF001
 

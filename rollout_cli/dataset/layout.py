@@ -165,8 +165,8 @@ def read_info(root: Path) -> DatasetInfo:
             root.check_server()
         if replaced.exists():
             raise DatasetFormatError(
-                f"{root} is not a dataset at the moment: a run that replaces the old dataset is at work, "
-                "or was killed",
+                f"{root} has no meta/info.json: a run is replacing the old dataset, "
+                "or was killed while replacing it",
                 code="dataset-being-replaced",
                 hint="if the run was killed, repeat it with {resume=True} or {overwrite=True}; "
                 f"the old dataset is in {replaced}",

@@ -68,8 +68,8 @@ def filter_dataset(
             code="no-episode-matches",
             hint="list the columns with: rollout info",
         )
-    made = derivation([chosen], output, operation="filter", options={"keep": keep})
-    return write_derivations([made], **writing)[0]
+    planned = derivation([chosen], output, operation="filter", options={"keep": keep})
+    return write_derivations([planned], **writing)[0]
 
 
 def split_dataset(
@@ -101,8 +101,8 @@ def split_dataset(
         require_valid(dataset)
     shares = np.array(list(parts.values()), float)
     folder = folder_of(output)
-    is_whole = len(shares) and (shares > 0).all() and np.isclose(shares.sum(), 1)
-    if not is_whole or not all(re.fullmatch(r"\w[\w.-]*", name) for name in parts):
+    is_valid = len(shares) and (shares > 0).all() and np.isclose(shares.sum(), 1)
+    if not is_valid or not all(re.fullmatch(r"\w[\w.-]*", name) for name in parts):
         text = ",".join(f"{name}={share}" for name, share in parts.items())
         raise UsageError(
             f"cannot split a dataset into {text!r}",
@@ -126,7 +126,7 @@ def split_dataset(
                 code="part-empty",
                 hint="increase its share",
             )
-    made = [
+    planned = [
         derivation(
             [part],
             folder / name,
@@ -135,7 +135,7 @@ def split_dataset(
         )
         for name, part in selections.items()
     ]
-    return dict(zip(parts, write_derivations(made, **writing), strict=True))
+    return dict(zip(parts, write_derivations(planned, **writing), strict=True))
 
 
 def join_datasets(
@@ -189,14 +189,14 @@ def convert_dataset(
     """
     if verify:
         require_valid(dataset)
-    asked = {
+    changes = {
         "segment_bytes": segment_bytes,
         "segment_rows": segment_rows,
         "group_rows": group_rows,
         "next_observation": next_observation,
         "drop_info": list(drop_info) or None,
     }
-    options: Fields = {name: value for name, value in asked.items() if value is not None}
+    options: Fields = {name: value for name, value in changes.items() if value is not None}
     limits = SizeLimits(**{name: options.get(name, size) for name, size in dataset.info["limits"].items()})
     for pattern in unmatched_patterns(drop_info, [*dataset.rows.table.schema.infos]):
         blocks = ((group, block) for block in dataset.rows.blocks() for group in INFO_GROUPS)
@@ -211,7 +211,7 @@ def convert_dataset(
             code="nothing-to-change",
             hint="pass {next_observation=True}, {drop_info=KEY} or {segment_bytes=N}",
         )
-    made = derivation(
+    planned = derivation(
         [dataset],
         output,
         operation="convert",
@@ -220,7 +220,7 @@ def convert_dataset(
         limits=limits,
         drop_info=drop_info,
     )
-    return write_derivations([made], **writing)[0]
+    return write_derivations([planned], **writing)[0]
 
 
 def relabel_dataset(
@@ -273,7 +273,7 @@ def relabel_dataset(
 
     # One call before anything is written.
     first = _rewards(name, function, dataset[0]).tobytes() if len(dataset) else b""
-    made = derivation(
+    planned = derivation(
         [dataset],
         output,
         operation="relabel",
@@ -281,7 +281,7 @@ def relabel_dataset(
         change=relabel,
         changed=first,
     )
-    return write_derivations([made], **writing)[0]
+    return write_derivations([planned], **writing)[0]
 
 
 def _rewards(name: str, function: Reward, episode: Episode) -> Array:
@@ -320,11 +320,11 @@ def write_derivations(
     progress: Progress | None = None,
 ) -> list[Edited]:
     """Write the datasets sequentially, after checking all output folders; the arguments are `Writing`'s."""
-    for made in derivations:
-        check_folder(made.result.path, overwrite=overwrite)
-    for made in () if dry_run else derivations:
+    for planned in derivations:
+        check_folder(planned.result.path, overwrite=overwrite)
+    for planned in () if dry_run else derivations:
         # An unreachable `keep_until` keeps the old dataset until the new one is complete.
-        folder = OutputFolder(made.result.path, overwrite=overwrite, keep_until=[sys.maxsize])
+        folder = OutputFolder(planned.result.path, overwrite=overwrite, keep_until=[sys.maxsize])
         shown = progress or Progress()
-        rewrite(made.chunks, folder, made.settings, n_steps=made.result.steps, progress=shown)
-    return [replace(made.result, written=not dry_run) for made in derivations]
+        rewrite(planned.chunks, folder, planned.settings, n_steps=planned.result.steps, progress=shown)
+    return [replace(planned.result, written=not dry_run) for planned in derivations]

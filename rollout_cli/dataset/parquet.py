@@ -205,7 +205,7 @@ class RowReader:
         self._root = root
         self._started = started
         self._files = files
-        self._standing = b""  # The last info.json that was checked.
+        self._checked_info = b""  # The last info.json that was checked.
         self._edges: dict[Path, list[int]] = {}
         self._kept: OrderedDict[Any, Any] = OrderedDict()
         self.find = self._kept.get  # Returns the cached value of a key, or None.
@@ -220,10 +220,10 @@ class RowReader:
         A fingerprint is not enough: a run with another `--keep` may have the same one. A new info.json is
         written before any new file.
         """
-        standing = b""
+        info_bytes = b""
         with suppress(OSError):
-            standing = info_path(self._root).read_bytes()
-        if standing and standing == self._standing:
+            info_bytes = info_path(self._root).read_bytes()
+        if info_bytes and info_bytes == self._checked_info:
             return
         if started_at(read_info(self._root)) != self._started:
             raise DatasetFormatError(
@@ -231,7 +231,7 @@ class RowReader:
                 code="dataset-replaced",
                 hint="load the dataset again",
             )
-        self._standing = standing
+        self._checked_info = info_bytes
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[tuple[Any, list[int]]]:

@@ -78,15 +78,15 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     info = verified.info.copy()
     add_facts(info, totals_of_segments(kept))
     before = verified.info
-    is_whole = (info["episodes"], info["steps"]) == (before["episodes"], before["steps"])
-    if not is_whole or info["status"] == "collecting":
+    keeps_all = (info["episodes"], info["steps"]) == (before["episodes"], before["steps"])
+    if not keeps_all or info["status"] == "collecting":
         info["status"] = "interrupted"
-    if not (is_whole or info["derived"]):  # The recorded end and acceptance are those of other episodes.
+    if not (keeps_all or info["derived"]):  # The recorded end and acceptance are those of other episodes.
         source = collected_source(info)
         source.pop("stopped_by", None)
         source.pop("acceptance", None)
         info["sources"] = [source]
-    if not is_whole and "card" in info:
+    if not keeps_all and "card" in info:
         info["card"] = {**info["card"], "plot": False}  # The picture shows dropped episodes.
     report = RepairReport(
         path=root,

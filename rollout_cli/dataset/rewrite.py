@@ -132,12 +132,12 @@ def derivation(
     _check_inputs(inputs, path)
     _refuse_repeated(inputs)
     sources: list[RunRecord] = []
-    places = [_places_of(dataset, sources) for dataset in inputs]
-    made = {
+    places = [_source_indices(dataset, sources) for dataset in inputs]
+    operation_record = {
         "operation": operation,
         "options": dict(options),
         "inputs": [fingerprint_of(dataset.info) for dataset in inputs],
-        "episodes": _hash_of(inputs, changed),
+        "episodes": _content_hash(inputs, changed),
     }
     settings = DatasetSettings(
         inputs[0].env_spec,
@@ -150,7 +150,7 @@ def derivation(
             for name, column in _joined_columns(inputs).items()
             if len(unmatched_patterns(drop_info, [name])) == len(drop_info)
         },
-        derived=[*_steps_before(inputs), made],
+        derived=[*_earlier_operations(inputs), operation_record],
     )
     steps = sum(dataset.rows.n_steps for dataset in inputs)
     change = change or (lambda _, chunk: without_infos(chunk, drop_info))
@@ -183,7 +183,7 @@ def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
             )
 
 
-def _hash_of(inputs: Sequence[Dataset], changed: bytes) -> str:
+def _content_hash(inputs: Sequence[Dataset], changed: bytes) -> str:
     """Return a hash of the inputs, by which an open reader detects that other episodes replaced its own."""
     read = blake2b(changed, digest_size=16)
     for dataset in inputs:
@@ -192,17 +192,17 @@ def _hash_of(inputs: Sequence[Dataset], changed: bytes) -> str:
     return read.hexdigest()
 
 
-def _steps_before(inputs: Sequence[Dataset]) -> list[Fields]:
+def _earlier_operations(inputs: Sequence[Dataset]) -> list[Fields]:
     """Return the operations that made the inputs, without their hashes and without repetitions."""
-    steps = [
-        {name: value for name, value in step.items() if name != "episodes"}
+    operations = [
+        {name: value for name, value in operation.items() if name != "episodes"}
         for dataset in inputs
-        for step in dataset.info["derived"]
+        for operation in dataset.info["derived"]
     ]
-    return [step for at, step in enumerate(steps) if step not in steps[:at]]
+    return [operation for at, operation in enumerate(operations) if operation not in operations[:at]]
 
 
-def _places_of(dataset: Dataset, records: list[RunRecord]) -> Array:
+def _source_indices(dataset: Dataset, records: list[RunRecord]) -> Array:
     """Return the index of each of a dataset's sources in `records`, to which missing sources are added."""
     places = np.full(len(dataset.info["sources"]), -1)
     for at in np.unique(dataset.rows.column("source")).tolist():  # A selection may have no episode of a run.
@@ -211,7 +211,7 @@ def _places_of(dataset: Dataset, records: list[RunRecord]) -> Array:
         place = places[at] = next(alike, len(records))
         if place == len(records):
             records.append(source)
-        records[place] = _one_record(records[place], source)
+        records[place] = _joined_record(records[place], source)
     return places
 
 
@@ -221,21 +221,21 @@ def _is_shared(first: RunRecord, other: RunRecord) -> bool:
     The fingerprint is not enough: a change may not affect the first episode.
     """
     # A cheap test first: most of possibly thousands of records have different runs.
-    if first["run"] != other["run"] or _made_by(first) != _made_by(other):
+    if first["run"] != other["run"] or _shared_options(first) != _shared_options(other):
         return False
     files = [source.get("files", []) for source in (first, other)]
     changes = [*compare_files(*files), *compare_files(*reversed(files))]
     return not of_effect(changes, Effect.ACCEPTABLE)
 
 
-def _made_by(source: RunRecord) -> list[Any]:
+def _shared_options(source: RunRecord) -> list[Any]:
     """Return the options that parts of one run must share, and the hashes of its code."""
     options = {**source.get("collector", {}), **dict.fromkeys(("episodes", "shard", "workers"))}
     parts: tuple[Document, ...] = (source.get("policy", {}), source.get("env", {}), source.get("worker", {}))
     return [options, *(part.get("sha256") for part in parts)]
 
 
-def _one_record(first: RunRecord, other: RunRecord) -> RunRecord:
+def _joined_record(first: RunRecord, other: RunRecord) -> RunRecord:
     """Return the joint record of two parts of a run: the weaker verdict, and the union of their lists."""
     joined = first.copy()
     if files := joined_files(first.get("files", []), other.get("files", [])):

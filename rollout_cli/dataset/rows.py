@@ -114,8 +114,8 @@ class Rows:
         if total <= most:
             return self._read(DATA, places, columns)
         size = most // n_runs
-        begins = np.linspace(0, total - size, n_runs, dtype=np.int64)
-        chosen = (begins[:, None] + np.arange(size)).reshape(-1)
+        starts = np.linspace(0, total - size, n_runs, dtype=np.int64)
+        chosen = (starts[:, None] + np.arange(size)).reshape(-1)
         episodes = np.searchsorted(stops, chosen, side="right")
         rows = places[episodes, 3] - stops[episodes] + chosen
         return self._read(DATA, np.column_stack([places[episodes, :2], rows, rows + 1]), columns)

@@ -1,4 +1,4 @@
-"""The tables `data` (one row a step) and `meta/episodes` (one row an episode), as Arrow schemas."""
+"""The tables `data` (one row per step) and `meta/episodes` (one row per episode), as Arrow schemas."""
 
 from __future__ import annotations
 

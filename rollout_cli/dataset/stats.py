@@ -41,8 +41,8 @@ def column_stats(values: Array) -> ColumnStats:
     """Return the statistics of `values`, (n, *shape) with n >= 1, for each number of a row."""
     rows = values.reshape(len(values), -1)
     size = max(1, _BLOCK // rows.shape[1])
-    whole = merged([_block_stats(rows[start : start + size]) for start in range(0, len(rows), size)])
-    return whole.reshape(-1, *values.shape[1:])
+    total = merged([_block_stats(rows[start : start + size]) for start in range(0, len(rows), size)])
+    return total.reshape(-1, *values.shape[1:])
 
 
 def merged(parts: Sequence[ColumnStats]) -> ColumnStats:
