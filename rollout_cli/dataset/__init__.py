@@ -1,1 +1,1 @@
-"""The dataset on disk: schema, segments and commits, writer, reader, verify and repair."""
+"""Datasets on disk: schema, segments and commits, writer, reader, verification and repair."""

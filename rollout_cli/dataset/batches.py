@@ -1,4 +1,4 @@
-"""Batches of steps, and of windows of steps within episodes, from columns in memory or from the files."""
+"""Batches of steps, and of windows of steps within episodes, from memory or from the files."""
 
 from __future__ import annotations
 
@@ -22,46 +22,45 @@ from rollout_cli.episodes.spaces import Array, Tree, empty_column, map_tree, tre
 from rollout_cli.errors import StorageError
 
 FIELDS = {"observations": "observation", "actions": "action", "rewards": "reward"}
-"""What has a value at each step, and what its columns are called."""
+"""The fields that have a value at each step, and the names of their columns."""
 
 Batch = dict[str, Tree]
-"""By name, trees of arrays with one row an item."""
+"""Trees of arrays by name; the first axis of each array runs over the items."""
 
 COLUMNS = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
-"""What a batch has, in this order, unless some are chosen."""
+"""The default columns of a batch, in this order."""
 
 Index = int | np.integer[Any] | slice | Sequence[int] | Array
-"""One item, or some."""
+"""One item, or several."""
 
 Names = Sequence[str] | None
-"""The columns that are chosen; None for all."""
+"""The names of the chosen columns; None for all."""
 
 Padding = Literal["after", "before"] | None
 
 BUFFER_BYTES = 64 << 20
-"""Row groups are read together until their nominal bytes come to so many: these are in memory at one time,
-and shuffled among one another."""
+"""Row groups are buffered until they have this many nominal bytes; a shuffle mixes the rows of one buffer."""
 
 Item = TypeVar("Item")
 
 
 def refuse_masked(at: Any) -> None:
-    """Raise TypeError where some values of an index are masked: numpy would take what is below."""
+    """Raise TypeError if an index is a masked array: numpy would use the values under the mask."""
     if np.ma.is_masked(at):
         raise TypeError(
-            "items are chosen by an array of which some values are masked, as where an info is missing: "
-            "say what these are, as mask.filled(False) does"
+            "the index is a masked array with masked values, e.g. from a missing info: "
+            "fill these first, e.g. with mask.filled(False)"
         )
 
 
 class FlatDataset(ABC):
-    """Items of episodes, in batches by their places: what `torch.utils.data.DataLoader` takes too.
+    """Items of episodes, in batches by index; a map-style dataset for `torch.utils.data.DataLoader`.
 
-    `len` counts items. `[3]` is one item, `[places]` a batch of them, for integers, a slice or a mask.
+    `len` counts items. `[3]` is one item; `[indices]` is a batch, for integers, a slice or a mask.
     """
 
     _again: Callable[[], FlatDataset]
-    """Reads the same again: what is pickled."""
+    """Rebuilds the dataset from its files: the pickled state."""
 
     _names: Sequence[str]
     """The columns of an item."""
@@ -82,48 +81,48 @@ class FlatDataset(ABC):
 
     @abstractmethod
     def _batch(self, places: Array) -> Batch:
-        """Return the items at `places`, int64 (n,), which are checked."""
+        """Return the items at `places`, int64 (n,), whose range is checked."""
 
     def __getitem__(self, at: Index) -> Batch:
         """Return one item, or a batch.
 
         Raises:
-            IndexError: If there is no such item, or a mask has another length.
-            TypeError: If `at` is not an integer, a slice, integers, or a mask, or is masked itself.
+            IndexError: If an index is out of range, or a mask has the wrong length.
+            TypeError: If `at` is not an integer, a slice, integers or a mask, or has masked values.
         """
         refuse_masked(at)
         places = np.arange(len(self))[at] if isinstance(at, slice) else np.asarray(at)
         if places.dtype == np.bool_:
             places = np.arange(len(self))[places]
         elif not places.size:
-            places = places.astype(np.int64)  # numpy takes an empty list for floats.
+            places = places.astype(np.int64)  # numpy makes a float array of an empty list.
         if places.dtype.kind not in "iu" or places.ndim > 1:
-            raise TypeError(f"items are chosen by integers, a slice or a mask, not by {at!r}")
-        places = places.astype(np.int64, copy=False)  # Others overflow, or become floats.
+            raise TypeError(f"expected integers, a slice or a mask as the index, not {at!r}")
+        places = places.astype(np.int64, copy=False)  # Arithmetic in other dtypes overflows or gives floats.
         if places.ndim:
             return self._batch(places)
         return {name: map_tree(itemgetter(0), tree) for name, tree in self._batch(places[None]).items()}
 
     def __getitems__(self, places: Sequence[int]) -> Batch:
-        """Return a batch; torch's loaders ask so for all items of a batch at once."""
+        """Return a batch; torch's loaders call this once for all items of a batch."""
         return self[places]
 
 
 class Transitions(FlatDataset):
-    """The steps of some episodes, in memory. A pickled one reads them again.
+    """The steps of some episodes, in memory. A pickled copy reads the files again.
 
-    `len` counts steps, in the order of the episodes. A batch is a dict of trees of new arrays, one row a
-    step. Next observations take no memory of their own: they are the observations a row later, or an
-    episode's last observation.
+    `len` counts steps, in the order of the episodes. A batch is a dict of trees of new arrays whose first
+    axis runs over the steps. Next observations share the memory of the observations: each is the next row,
+    or the last observation of its episode.
     """
 
     def __init__(self, rows: Rows, columns: Names, infos: Sequence[str]) -> None:
         """Read the columns.
 
         Raises:
-            ValueError: If there is no such column or info.
+            ValueError: If a column or info does not exist.
             DatasetFormatError: If the files are damaged, or contradict each other.
-            StorageError: If they cannot be read, or do not fit into memory.
+            StorageError: If the files cannot be read, or do not fit into memory.
         """
         self._again = partial(Transitions, rows, columns, infos)
         self._names = [*chosen_columns(columns, COLUMNS), *infos]
@@ -141,7 +140,7 @@ class Transitions(FlatDataset):
             leaves = tree_leaves(flat["observations"]), tree_leaves(last_observations)
             for observed, last in zip(*leaves, strict=True):
                 observed[self._n_rows :] = last
-        # Behind those of all steps stand the last observations: one index finds what followed a step.
+        # The last observations follow those of all steps, which lets one index find each step's successor.
         self._columns["next_observations"] = flat.get("observations")
         rows_in_all = self._n_rows + len(rows)
         self._following = np.arange(1, self._n_rows + 1, dtype=np.min_scalar_type(rows_in_all))
@@ -161,13 +160,13 @@ class Transitions(FlatDataset):
 def stream_batches(
     rows: Rows, size: int, shuffle: int | None, columns: Names, infos: Sequence[str]
 ) -> Iterator[Batch]:
-    """Yield the steps in batches of `size`, the last one of what is left; see `Dataset.iter_batches`."""
+    """Yield the steps in batches of `size`, the last one possibly smaller; see `Dataset.iter_batches`."""
     ordered: Callable[[int], Array] = np.arange
     if shuffle is not None:
         ordered = np.random.default_rng(shuffle).permutation
     blocks = list(rows.blocks())
     blocks = [blocks[at] for at in ordered(len(blocks))]
-    left = []  # Fewer steps than a batch has.
+    left = []  # Fewer steps than a full batch.
     n_left = 0
     step_bytes = rows.table.schema.step_bytes
     for buffer in grouped(blocks, lambda block: block.n_steps * step_bytes, BUFFER_BYTES):
@@ -185,7 +184,7 @@ def stream_batches(
 
 
 def grouped(items: Iterable[Item], size: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
-    """Yield items in lists, each ended by the item with which their sizes come to `least`."""
+    """Yield the items in lists; each list ends when the sizes of its items sum to `least`."""
     group = []
     total = 0
     for item in items:
@@ -204,11 +203,11 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 
 
 class Windows(FlatDataset):
-    """Windows of `length` steps that stay within an episode, in memory. A pickled one reads them again.
+    """Windows of `length` steps within one episode, in memory. A pickled copy reads the files again.
 
-    A batch of B windows is a dict of trees of new arrays (B, length, *shape), and of `mask`, bool (B,
-    length), which is true for steps, and `timesteps`, int64 (B, length), which counts from each episode's
-    first step. Padding is zeros (empty texts).
+    A batch of B windows is a dict of trees of new arrays (B, length, *shape). It includes `mask`, bool
+    (B, length), true for steps and false for padding, and `timesteps`, int64 (B, length), the step's index
+    in its episode. Padding is zeros (empty strings).
     """
 
     def __init__(
@@ -224,13 +223,13 @@ class Windows(FlatDataset):
         """Read the columns.
 
         Raises:
-            ValueError: If `length` or `stride` is less than 1, or there is no such padding or column.
+            ValueError: If `length`, `stride`, `pad` or a column name is invalid.
             DatasetFormatError: If the files are damaged, or contradict each other.
-            StorageError: If they cannot be read, or do not fit into memory.
+            StorageError: If the files cannot be read, or do not fit into memory.
         """
         if length < 1 or stride < 1 or pad not in ("after", "before", None):
             raise ValueError(
-                f"length {length} and stride {stride} must be 1 or more, and pad {pad!r} be 'after', "
+                f"length {length} and stride {stride} must be at least 1, and pad {pad!r} must be 'after', "
                 "'before' or None"
             )
         self._again = partial(
@@ -247,8 +246,8 @@ class Windows(FlatDataset):
             self._names.append("returns_to_go")
         self._steps = np.arange(length) - (length - 1 if pad == "before" else 0)
         counts = -(-np.maximum(lengths - (0 if pad else length - 1), 0) // stride)
-        # Each window's episode, from which all else follows, takes four bytes a window. What is known of an
-        # episode lies together: a batch has 256 of them, each in another place of the memory.
+        # A window stores only its episode's index, in four bytes. The facts of one episode are adjacent in
+        # memory, because a batch reads those of 256 random episodes.
         self._episodes = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
         first_windows = np.cumsum(counts) - counts
         first_rows = np.cumsum(lengths) - lengths
@@ -265,55 +264,55 @@ class Windows(FlatDataset):
         steps = ((places % max(1, len(self)) - first_window) * self._stride)[:, None] + self._steps
         padding = steps < 0 if self._pad == "before" else steps >= length
         rows = steps + first_row
-        np.putmask(rows, padding, -1)  # The blank row is the last one.
+        np.putmask(rows, padding, -1)  # The last row is the blank one.
         np.putmask(steps, padding, 0)
         batch = {name: taken(self._flat[name], rows) for name in self._names}
         return batch | {"timesteps": steps, "mask": ~padding}
 
 
 def _returns_to_go(rewards: Array, lengths: Array) -> Array:
-    """Return the sum of rewards from each step to the end of its episode, and the blank row."""
+    """Return the sum of rewards from each step to the end of its episode, followed by the blank row."""
     out = np.zeros_like(rewards)
     for start, stop in pairwise([0, *np.cumsum(lengths).tolist()]):
         out[start:stop] = rewards[start:stop][::-1].cumsum()[::-1]
     return out
 
 
-# Fields of some episodes as flat arrays, decoded once, from which batches are taken.
+# Fields of some episodes as flat arrays, decoded once; batches index into them.
 
 
 def taken(tree: Tree, places: Array) -> Tree:
-    """Return rows of a tree of arrays; `take` is several times as fast as an index."""
+    """Return rows of a tree of arrays; `take` is several times as fast as indexing."""
     if isinstance(tree, np.ndarray):
         return tree.take(places, 0)
     return map_tree(lambda leaf: leaf.take(places, 0), tree)
 
 
 def chosen_columns(names: Names, every: Sequence[str]) -> list[str]:
-    """Return the chosen ones of some columns, all for None; raise `ValueError` for any other."""
+    """Return the chosen columns, or all if `names` is None; raise `ValueError` for an unknown name."""
     for name in names or ():
         if name not in every:
-            raise ValueError(f"there is no column {name!r}; choose among {', '.join(every)}")
+            raise ValueError(f"unknown column {name!r}; choose from {', '.join(every)}")
     return list(every if names is None else names)
 
 
 def flat_columns(rows: Rows, names: Sequence[str], *, blank_rows: int) -> Batch:
-    """Return some of `FIELDS` of all steps, trees of arrays (T + blank_rows, *shape).
+    """Return some of `FIELDS` for all steps, trees of arrays (T + blank_rows, *shape).
 
-    Behind the steps come rows of zeros, or empty texts.
+    The last `blank_rows` rows are zeros, or empty strings.
     """
     trees = _read(rows, DATA, [FIELDS[name] for name in names], rows.column("length"), blank_rows)
     return dict(zip(names, trees, strict=True))
 
 
 def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_rows: int) -> list[Tree]:
-    """Return fields of some episodes, of which each has so many rows in a table.
+    """Return fields of some episodes; `sizes` has the number of rows of each episode in the table.
 
-    A row group is read at a time, whatever the order of the episodes, and is not kept.
+    One row group is in memory at a time, in any order of the episodes.
 
     Raises:
         DatasetFormatError: If the files are damaged, or contradict each other.
-        StorageError: If they cannot be read, or do not fit into memory.
+        StorageError: If the files cannot be read, or do not fit into memory.
     """
     n_rows = int(sizes.sum()) + blank_rows
     spaces = rows.spaces
@@ -341,7 +340,7 @@ def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_ro
 def _row_groups(
     rows: Rows, folder: str, columns: tuple[str, ...], sizes: Array
 ) -> Iterator[tuple[pa.Table, Any, Any]]:
-    """Yield each row group that has rows of the episodes, which of its rows they are, and where they go."""
+    """Yield each row group with rows of the episodes, the indices of these rows, and their targets."""
     if not columns:
         return
     reader = rows.table.reader
@@ -349,20 +348,20 @@ def _row_groups(
     places = rows.table.places(folder, rows.ids[order])
     goals = (np.cumsum(sizes) - sizes)[order]
     for path, part in rows.table.files(folder, places):
-        begins = places[part, 2]
+        starts = places[part, 2]
         ends = places[part, 3]
-        for at, first, last in reader.groups(path, int(begins.min()), int(ends.max())):
-            lows = np.maximum(begins, first)
+        for at, first, last in reader.groups(path, int(starts.min()), int(ends.max())):
+            lows = np.maximum(starts, first)
             counts = np.minimum(ends, last) - lows
             inside = counts > 0
             if inside.any():
                 sources = _ranges((lows - first)[inside], counts[inside])
-                targets = _ranges((goals[part] + lows - begins)[inside], counts[inside])
+                targets = _ranges((goals[part] + lows - starts)[inside], counts[inside])
                 yield reader.decoded(path, at, columns), sources, targets
 
 
 def _ranges(starts: Array, sizes: Array) -> slice | Array:
-    """Return the places of some ranges after one another: a slice, where they are one range."""
+    """Return the concatenated indices of some ranges; a slice if the ranges are contiguous."""
     if (starts[1:] == starts[:-1] + sizes[:-1]).all():
         return slice(int(starts[0]), int(starts[-1] + sizes[-1]))
     return np.asarray(np.repeat(starts - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum()))

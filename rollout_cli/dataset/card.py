@@ -1,4 +1,4 @@
-"""The card of a dataset, its README.md: what it is, for people and for Hugging Face, and how to read it."""
+"""The dataset card, README.md: a description for people and for Hugging Face, with code that loads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollout_cli.episodes.plain import Document
 from rollout_cli.redact import without_secrets
 
 PLOT = "returns.png"
-"""The name, in `meta/`, of the picture that a card may show."""
+"""The name, in `meta/`, of the picture that a card can show."""
 
 _CARD = """\
 ---
@@ -79,22 +79,22 @@ select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id
 
 
 def render_card(info: DatasetInfo) -> str:
-    """Return the card of the dataset of `info`; its front matter guides `datasets.load_dataset`.
+    """Return the card of the dataset that `info` describes; its front matter guides `datasets.load_dataset`.
 
-    `info["card"]` may hold `license`, and `plot` where `meta/` has the picture.
+    `info["card"]` may have `license`, and has `plot` if `meta/` holds the picture.
     """
     facts = [f"| {name} | {_cell(value)} |" for source in info["sources"] for name, value in _facts(source)]
     if skipped := skipped_text(n_skipped(info["sources"]), info["episodes"]):
         facts.append(f"| skipped | {skipped} |")
     name = dataset_name(info)
     options = info.get("card", {})
-    # JSON texts are YAML texts.
+    # JSON strings are valid YAML strings.
     license_id = options.get("license")
     return _CARD.format(
         license=f"license: {json.dumps(license_id)}\n" if license_id else "",
         pretty_name=json.dumps(f"Episodes of {name}"),
-        # `datasets` keeps a copy by the folder's name and these lines: without the time, another dataset of
-        # that name, or a new one in that place, would be read from the copy of the old one.
+        # `datasets` caches by the folder's name and these lines. Without the time, it would load another
+        # dataset of that name, or a later one at that path, from the old cache.
         written=json.dumps(f"written {info['times']['updated']}"),
         env_tags="".join(f"- {json.dumps(env_name)}\n" for env_name in _env_names(info)),
         name=_plain(name),
@@ -107,18 +107,18 @@ def render_card(info: DatasetInfo) -> str:
 
 
 def n_skipped(sources: Sequence[RunFacts]) -> int:
-    """Return how many episodes these runs skipped."""
+    """Return the number of episodes that these runs skipped."""
     return sum(source["skipped"]["count"] for source in sources if "skipped" in source)
 
 
 def skipped_text(count: int, n_episodes: int) -> str:
-    """Return `7 of 32 episodes (21.9 %)` for 7 skipped episodes beside 25 others; nothing for none."""
+    """Return `7 of 32 episodes (21.9 %)` for 7 skipped and 25 other episodes; an empty string for none."""
     total = count + n_episodes
     return f"{count:,} of {total:,} episodes ({100 * count / total:.3g} %)" if count else ""
 
 
 def _facts(source: RunRecord) -> Iterator[tuple[str, object]]:
-    """Yield what a card says of one run; files without their folders, which say nothing elsewhere."""
+    """Yield the facts of one run for the card; file names without folders, which mean nothing elsewhere."""
     records: dict[str, Document] = {
         "environment": source.get("env_source", {}),
         "policy": source.get("policy", {}),
@@ -142,27 +142,27 @@ def _facts(source: RunRecord) -> Iterator[tuple[str, object]]:
 
 
 def _code(text: str) -> str:
-    """Return a string as code, which it cannot end."""
+    """Return a string as inline code that its own backticks cannot end."""
     return "`" + text.replace("`", "'") + "`"
 
 
 def _plain(text: object) -> str:
-    """Return a string without the Markdown and HTML in it."""
+    """Return a string with Markdown and HTML escaped."""
     return re.sub(r"([`*<>&!\[\]])", r"\\\1", str(text))
 
 
 def _cell(value: object) -> str:
-    """Return a text that ends no cell of a table."""
+    """Return a value as one line of text for a table cell."""
     return " ".join(repr(str(value))[1:-1].split()).replace("|", "\\|")
 
 
 def dataset_name(info: DatasetInfo) -> str:
-    """Return the environments that the episodes are of."""
+    """Return the names of the dataset's environments, as one string."""
     return " and ".join(_env_names(info)) or "an environment"
 
 
 def _env_names(info: DatasetInfo) -> list[str]:
-    """Return gymnasium's ids, or else how the environments were named when the dataset was made."""
+    """Return the environments' gymnasium ids, or the specs under which they were passed."""
     named = [
         source.get("env", {}).get("id") or source.get("env_source", {}).get("spec")
         for source in info["sources"]

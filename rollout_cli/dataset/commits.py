@@ -1,4 +1,4 @@
-"""The commit record: the footer of each episodes file."""
+"""Commit records: the footers of episodes files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _CHECKSUM = "rollout.checksum"
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """The footer of an episodes file, as docs/dataset-format.md has it, with the statistics of the steps."""
+    """The footer of an episodes file, described in docs/dataset-format.md, with the statistics of its steps."""
 
     start: int
     stop: int
-    skipped: tuple[tuple[int, int], ...]  # Ranges of numbers: the first one, and one past the last.
+    skipped: tuple[tuple[int, int], ...]  # Ranges of episode numbers: the first, and one past the last.
     episodes: int
-    steps: int  # The data file may have more rows, of episodes that were not committed.
+    steps: int  # The data file may have more rows, from uncommitted episodes.
     last_length: int
     return_sum: float
     nominal: int
@@ -43,15 +43,15 @@ class SegmentRecord:
     stats: TableStats
 
     def footer(self) -> dict[str, str]:
-        """Return the record as metadata of a Parquet file."""
+        """Return the record as Parquet file metadata."""
         record = {name: getattr(self, name) for name in _FIELDS}
         texts = (json.dumps(plain_json(record)), json.dumps(plain_json(stats_to_json(self.stats))))
-        # Parquet has checksums for pages, and none for footers.
+        # Parquet has checksums for pages, but not for footers.
         return {_RECORD: texts[0], _STATS: texts[1], _CHECKSUM: record_checksum(*texts)}
 
     @classmethod
     def from_footer(cls, metadata: Mapping[bytes, bytes]) -> SegmentRecord:
-        """Return the record in a file's metadata; raise `ValueError` if there is none or it is damaged."""
+        """Return the record in a file's metadata; raise `ValueError` if it is missing or damaged."""
         try:
             texts = [metadata[key.encode()].decode() for key in (_RECORD, _STATS)]
             if metadata[_CHECKSUM.encode()].decode() != record_checksum(*texts):
@@ -68,11 +68,11 @@ class SegmentRecord:
 
 
 def counted(start: int, episodes: pa.Table, order: str) -> Fields:
-    """Return the fields of a record that follow from its first number and its rows of `meta/episodes`.
+    """Return the fields of a record that its first number and its rows of `meta/episodes` determine.
 
-    `order` is the column that the record covers a range of.
+    `order` is the column whose range the record covers.
     """
-    # pyarrow's own `to_numpy` imports pandas where it is installed, which takes longer than a short run.
+    # pyarrow's own `to_numpy` imports pandas if installed, which takes longer than a short run.
     numbers, lengths, returns = (decode(episodes[name]) for name in (order, "length", "return"))
     stop = int(numbers[-1]) + 1
     return {
@@ -87,7 +87,7 @@ def counted(start: int, episodes: pa.Table, order: str) -> Fields:
 
 
 def _missing_ranges(start: int, stop: int, numbers: Array) -> tuple[tuple[int, int], ...]:
-    """Return the ranges that rising `numbers`, int64 (N,), leave out of those from `start` to `stop - 1`."""
+    """Return the ranges between `start` and `stop - 1` that ascending `numbers`, int64 (N,), leave out."""
     firsts = np.append(start, numbers + 1)
     stops = np.append(numbers, stop)
     is_gap = firsts < stops
@@ -98,12 +98,12 @@ _FIELDS = tuple(field.name for field in fields(SegmentRecord) if field.name != "
 
 
 def record_checksum(record: str, stats: str) -> str:
-    """Return the checksum of the texts of a commit record."""
+    """Return the checksum of the two JSON strings of a commit record."""
     return f"{zlib.crc32((record + stats).encode()):08x}"
 
 
 class Written(NamedTuple):
-    """A segment that was written."""
+    """A segment on disk."""
 
     segment: SegmentId
     record: SegmentRecord
@@ -112,14 +112,14 @@ class Written(NamedTuple):
 
 
 def totals_of(segments: Sequence[Written], *names: str) -> Fields:
-    """Return the sums of fields of the records."""
+    """Return the sums of the named fields over the records."""
     return {name: sum(getattr(segment.record, name) for segment in segments) for name in names}
 
 
 def read_tables(
     root: Path, schema: DatasetSchema, segment: SegmentId, record: SegmentRecord
 ) -> tuple[pa.Table, pa.Table]:
-    """Return both tables of a segment, without rows that belong to no committed episode."""
+    """Return both tables of a segment, without the rows of uncommitted episodes."""
     tables = []
     for path, kind in zip(segment.paths(root), (schema.data, schema.episodes), strict=True):
         with open_parquet(path) as file:

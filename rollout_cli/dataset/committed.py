@@ -1,4 +1,4 @@
-"""Everything that is committed of a dataset, which a run may continue."""
+"""The committed part of a dataset, from which a run can continue."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from rollout_cli.sources.untrusted import shell_word
 
 
 class CommittedPartition(NamedTuple):
-    """How far a partition is committed."""
+    """The committed range of a partition."""
 
-    next_number: int  # All lower numbers of it are in the dataset, or skipped.
+    next_number: int  # All lower numbers of the partition are in the dataset, or skipped.
     steps: int = 0
     last_length: int | None = None  # Steps of the last episode; None if the partition has no episode.
 
@@ -41,7 +41,7 @@ class Committed:
     info: DatasetInfo
     partitions: tuple[CommittedPartition, ...]
     segments: tuple[Written, ...]  # In order.
-    # Files behind these, below the root, which the writer moves aside when it resumes.
+    # Uncommitted files, relative to the root, which the writer moves to the repair folder when it resumes.
     damaged: tuple[Path, ...]
     notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
     skipped: tuple[range, ...]  # Numbers without an episode.
@@ -51,20 +51,21 @@ class Committed:
 
     @property
     def can_resume(self) -> bool:
-        """Whether a run can be resumed from it: it has episodes, and its columns are decided."""
+        """True if a run can resume from this part: it has episodes, and its info columns are decided."""
         return self.episodes > 0 and self.info["info_columns"] == "decided"
 
 
 def read_committed(root: Path, info: DatasetInfo) -> Committed:
-    """Read the committed part of the dataset in `root`, whose info.json is `info`; change nothing.
+    """Read the committed part of the dataset in `root`, whose info.json is `info`, without changing files.
 
-    `DatasetFormatError` says that a file before the last one is missing or damaged, or that the last one does
-    not hold what it states.
+    Raises:
+        DatasetFormatError: If a file before the last one is missing or damaged, or the values of the last
+            one contradict its footer.
     """
     schema = DatasetSchema.from_info(info)
     n_partitions = info["partitions"]
     present = set(segment_files(episodes_folder(root), n_partitions))
-    if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
+    if has_rename(root):  # Else a lone data file is an interrupted commit, which the next one replaces.
         present |= set(segment_files(root / "data", n_partitions))
     committed = []
     partitions = []
@@ -77,7 +78,7 @@ def read_committed(root: Path, info: DatasetInfo) -> Committed:
         if damage is not None:
             damaged += [path.relative_to(root) for path in segments[-1].paths(root) if path.exists()]
             notices.append(
-                f"{damage.message}: the files of this last segment are moved aside, its episodes run again"
+                f"{damage.message}: its files are moved to a repair folder, and its episodes run again"
             )
         elif added and not added[-1].record.is_long:  # Its next version would have new statistics.
             check_segment(root, info, schema, added[-1])
@@ -98,21 +99,21 @@ def read_committed(root: Path, info: DatasetInfo) -> Committed:
 def _read_segments(
     root: Path, schema: DatasetSchema, run: str | None, segments: list[SegmentId], start: int | None
 ) -> tuple[list[Written], DatasetFormatError | None]:
-    """Return the segments of a partition from episode `start` on, and the damage of the last segment."""
+    """Return a partition's segments from episode `start`, and the damage of its last segment, if any."""
     written: list[Written] = []
     for segment in segments:
         try:
             record = read_record(root, run, segment, start)
             sizes = [path.stat().st_size for path in segment.paths(root)]
             if segment == segments[-1] and not record.is_long:
-                read_tables(root, schema, segment, record)  # Its damaged pages are found now.
+                read_tables(root, schema, segment, record)  # Finds damaged pages now.
         except DatasetFormatError as error:
             if segment == segments[-1]:
                 return written, error
             raise DatasetFormatError(
                 f"{error.message}, and later segments follow it",
                 code="segment-unreadable",
-                hint=f"restore that file, or keep the segments before it: rollout repair {shell_word(root)}",
+                hint=f"restore that file, or keep only earlier segments: rollout repair {shell_word(root)}",
             ) from error
         written.append(Written(segment, record, *sizes))
         start = record.stop
@@ -120,10 +121,10 @@ def _read_segments(
 
 
 def read_record(root: Path, run: str | None, segment: SegmentId, start: int | None = None) -> SegmentRecord:
-    """Return the commit record of a segment of `run`; its first episode must be `start`, if that is given.
+    """Return the commit record of a segment of `run`; its first episode must be `start`, unless that is None.
 
-    `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not
-    agree.
+    Raises:
+        DatasetFormatError: If a file is missing or damaged, or the footers of the two files disagree.
     """
     data, episodes = segment.paths(root)
     with open_parquet(episodes) as file:
@@ -137,13 +138,13 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
         ) from error
     if start not in (None, record.start):
         raise DatasetFormatError(
-            f"{episodes} begins with episode {record.start}, expected {start}", code="segments-not-contiguous"
+            f"{episodes} starts with episode {record.start}, expected {start}", code="segments-not-contiguous"
         )
     if not rows or rows != record.episodes:
         raise DatasetFormatError(
-            f"{episodes} has {rows} rows, but its footer states {record.episodes}", code="segment-row-count"
+            f"{episodes} has {rows} rows, expected {record.episodes} by its footer", code="segment-row-count"
         )
-    # The first range of those that were skipped may be the segment's beginning.
+    # The first range of skipped numbers may be at the start of the segment.
     first_number = dict(record.skipped).get(record.start, record.start)
     origin = file_origin(run, segment.partition, first_number)
     check_origin(episodes, footer, origin)
@@ -152,7 +153,8 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
         check_origin(data, file.metadata.metadata, origin)
     if rows < record.steps:
         raise DatasetFormatError(
-            f"{data} has {rows} rows, but {episodes} states {record.steps}", code="segment-row-count"
+            f"{data} has {rows} rows, expected at least {record.steps} by {episodes}",
+            code="segment-row-count",
         )
     return record
 
@@ -160,14 +162,14 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
 def recoverable_part(
     path: Path, info: DatasetInfo, *, is_derived: bool, keeps_old: bool, has_committed: bool
 ) -> str:
-    """Describe what `--resume` would find in the folder `path` after an error of the writer of `info`.
+    """Describe what `--resume` would find in the folder `path` after the writer of `info` failed.
 
     Args:
         path: The dataset's folder.
-        info: The info.json that the writer makes.
-        is_derived: Whether it is made of other datasets, so that it cannot be resumed.
-        keeps_old: Whether the committed episodes may be those of the dataset that it replaces.
-        has_committed: Whether the writer has committed any.
+        info: The info.json of the writer.
+        is_derived: True if the dataset is made from other datasets, which cannot be resumed.
+        keeps_old: True if the committed episodes may belong to the dataset that it replaces.
+        has_committed: True if the writer has committed episodes.
     """
     keeps_old = keeps_old and not is_derived
     continuation = "" if is_derived else "; {resume=True} continues from there"
@@ -176,15 +178,15 @@ def recoverable_part(
         committed = read_committed(path, found)
         is_other = started_at(found) != started_at(info) and not keeps_old
         if is_other or not committed.episodes:
-            old = f", and the dataset in {path} is as it was" if is_other else ""
+            old = f", and the dataset in {path} is unchanged" if is_other else ""
             return f"nothing was committed{old}"
     except DatasetFormatError as error:
         if not keeps_old and not has_committed:
             return "nothing was committed"
         if not path.exists():
-            return f"{path} is gone, with what was committed: it was removed or renamed during the run"
-        return f"what was committed was removed or changed during the run: {error.message}"
+            return f"{path} and its committed episodes are missing: it was removed or renamed during the run"
+        return f"committed episodes were removed or changed during the run: {error.message}"
     except StorageError:
-        return f"what was committed stays in {path}{continuation}"
+        return f"committed episodes stay in {path}{continuation}"
     count = f"{committed.episodes:,} episodes ({committed.steps:,} steps)"
     return f"{count} are safe in {path}{continuation}"

@@ -1,8 +1,8 @@
-"""Values as plain Arrow arrays and back: leaves of spaces, tensors, texts, and the columns of infos.
+"""Conversion of values to plain Arrow arrays and back: leaves of spaces, tensors, strings, and info columns.
 
-Other readers of Parquet lose or refuse extension types for tensors. Arrays are built from numpy's memory,
-because pyarrow's own conversions and masks import pandas and pyarrow.compute, a tenth of a second and more at
-a run's start.
+Other Parquet readers drop or refuse extension types for tensors. Arrays are built from numpy's memory,
+because pyarrow's own conversions and masks import pandas and pyarrow.compute, which adds a tenth of a second
+or more to a run's start.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from rollout_cli.errors import StorageError, UnsupportedSpaceError
 Array = npt.NDArray[Any]
 
 MOST_OFFSET = (1 << 31) - 1
-"""Bytes of text, or numbers of lists, that one Arrow array can hold."""
+"""The bytes of strings, or values of lists, that one Arrow array can hold."""
 
 
 def joined(parts: Sequence[Array]) -> Array:
-    """Return arrays (n, *shape) after one another; a single one as it is, without a copy."""
+    """Return the concatenation of arrays (n, *shape); a single array is returned without a copy."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def object_array(values: Sequence[Any]) -> Array:
     """Return an array of objects (n,)."""
-    # The None keeps numpy from making a 2-D array of lists, or an array of texts.
+    # The None keeps numpy from making a 2-D array of lists, or an array of dtype `str`.
     return np.array([*values, None], dtype=object)[:-1]
 
 
 def number_array(values: Array, present: Array | None = None) -> pa.Array:
-    """Return numbers or bools (T,) as an array, null where not `present`; it shares memory if possible."""
+    """Return numbers or bools (T,) as an Arrow array, null if not `present`; shares memory if possible."""
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
     data = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [_validity(present), data])
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
-    r"""Return texts as an array; None is null. A lone surrogate, not in UTF-8, is written as `\udc80`."""
+    r"""Return strings as an Arrow array; None is null. A lone surrogate is written as `\udc80`: UTF-8 lacks it."""
     validity = _validity(np.array([text is not None for text in texts], bool))
     encoded = [(text or "").encode(errors="backslashreplace") for text in texts]
     offsets = _offsets(np.fromiter(map(len, encoded), np.int64, len(texts)))
@@ -69,10 +69,10 @@ def _offsets(sizes: Array) -> pa.Buffer:
     offsets = np.append(0, np.cumsum(sizes, dtype=np.int64))
     if offsets[-1] > MOST_OFFSET:
         raise StorageError(
-            f"one column of {len(sizes):,} rows would hold {offsets[-1]:,} bytes or numbers, "
-            f"over {MOST_OFFSET:,}",
+            f"one column of {len(sizes):,} rows would hold {offsets[-1]:,} bytes or values, "
+            f"expected at most {MOST_OFFSET:,}",
             code="column-too-large",
-            hint="leave out large infos with {drop_info=KEY}, or shorten the texts of observations",
+            hint="leave out large infos with {drop_info=KEY}, or shorten the strings of observations",
         )
     return pa.py_buffer(offsets.astype(np.int32))
 
@@ -88,23 +88,21 @@ def _bits(flags: Array) -> pa.Buffer:
 def info_type(kind: str) -> pa.DataType:
     """Return the Arrow type of an info column of `kind`.
 
-    Arrays are lists of variable size: a null fixed-size list takes as much memory as any other, so a large
-    info in few steps would fill gigabytes with nothing.
+    Arrays are lists of variable size: a null in a fixed-size list takes as much memory as a value, and a
+    large info in few steps would fill gigabytes with nulls.
     """
     return pa.string() if kind == STRING else _nested_types(*kind_type(kind), fixed=False)[-1]
 
 
 @lru_cache(maxsize=256)
 def _nested_types(dtype: DType, shape: Shape, *, fixed: bool) -> tuple[pa.DataType, ...]:
-    """Return the type of numbers, and those of the lists around them, innermost first.
+    """Return the type of the values, followed by the types of the lists around them, innermost first.
 
-    Being cached, they are the same objects each time, which pyarrow finds equal without comparing their
-    parts.
+    The cache returns the same objects each time, which pyarrow compares by identity first.
     """
     types = [pa.from_numpy_dtype(dtype.newbyteorder("="))]
     for size in reversed(shape):
-        # Parquet's own name for the values of a list; Arrow's default differs and would not survive a round
-        # trip.
+        # Parquet's own name for the values of a list; Arrow's default does not survive a round trip.
         element = pa.field("element", types[-1], nullable=False)
         types.append(pa.list_(element, size) if fixed else pa.list_(element))
     return tuple(types)
@@ -137,10 +135,10 @@ def encode_sparse_tensor(values: Array, rows: Array, n_rows: int) -> pa.Array:
 
 
 def leaf_type(leaf: Leaf) -> pa.DataType:
-    """Return the Arrow type of a leaf's column; raise `UnsupportedSpaceError` if Arrow lacks the dtype."""
+    """Return the Arrow type of a leaf's column; raise `UnsupportedSpaceError` if Arrow lacks its dtype."""
     if leaf.kind == "text":
         return pa.string()
-    if leaf.kind == "sequence":  # Large lists alone are sequences: those of infos have one length.
+    if leaf.kind == "sequence":  # Only sequences are large lists; info arrays are plain lists.
         return pa.large_list(pa.field("element", leaf_type(leaf.element), nullable=False))
     if leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) > 1:  # An image, as raw bytes.
         return pa.binary(int(np.prod(leaf.shape)))
@@ -148,7 +146,7 @@ def leaf_type(leaf: Leaf) -> pa.DataType:
         return _nested_types(leaf.dtype, leaf.shape, fixed=True)[-1]
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise UnsupportedSpaceError(
-            f"a {type(leaf.space).__name__} space of dtype {leaf.dtype} at {leaf.name!r} cannot be stored",
+            f"cannot store a {type(leaf.space).__name__} space of dtype {leaf.dtype} at {leaf.name!r}",
             code="space-dtype",
             hint="wrap the environment so that it uses an integer dtype, float16, float32 or float64",
         ) from error
@@ -179,7 +177,7 @@ def _bools(bits: pa.Buffer, column: pa.Array) -> Array:
 
 
 def _numbers(column: pa.Array) -> Array:
-    """Return the values (T,) of an array of numbers or bools, anything for a null; numbers share memory."""
+    """Return the values (T,) of an array of numbers or bools, undefined for nulls; numbers share memory."""
     data = column.buffers()[1]
     if data is None:  # An empty array has no memory.
         return np.empty(0, _DTYPES[column.type])
@@ -189,12 +187,12 @@ def _numbers(column: pa.Array) -> Array:
 
 
 def decode(chunks: pa.ChunkedArray) -> Array:
-    """Return a column's rows that are not null: texts (n,), images (n, bytes), or numbers (n, *shape)."""
-    if pa.types.is_string(chunks.type):  # In chunks, for all together may be more than one array can hold.
+    """Return a column's non-null rows: strings (n,), images (n, bytes), or numbers (n, *shape)."""
+    if pa.types.is_string(chunks.type):  # By chunk: the concatenation may exceed the limit of one array.
         return object_array([text for text in chunks.to_pylist() if text is not None])
     column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
     if pa.types.is_large_list(column.type):
-        elements = decode(pa.chunked_array([column.values]))  # Those of all rows that it is a slice of.
+        elements = decode(pa.chunked_array([column.values]))  # `values` ignores the slice and has all rows.
         return object_array(np.split(elements, _numbers(column.offsets))[1:-1])
     if pa.types.is_fixed_size_binary(column.type):
         rows = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
@@ -204,7 +202,7 @@ def decode(chunks: pa.ChunkedArray) -> Array:
     shape = []
     while pa.types.is_nested(values.type):
         if pa.types.is_fixed_size_list(values.type):
-            # By the offset: `flatten` and `take` of pyarrow 26 give wrong rows for slices of nested
+            # By the offset: `flatten` and `take` of pyarrow 26 return wrong rows for slices of nested
             # fixed-size lists.
             size = values.type.list_size
             values = values.values.slice(values.offset * size, len(values) * size)
@@ -215,29 +213,29 @@ def decode(chunks: pa.ChunkedArray) -> Array:
             size = count // max(1, len(values) - values.null_count)
             values = values.values.slice(first, count)
         shape.append(size)
-    if pa.types.is_list(column.type):  # Only there nulls take no place.
+    if pa.types.is_list(column.type):  # In these lists alone, nulls take no space.
         return _numbers(values).reshape(len(column) - column.null_count, *shape)
     rows = _numbers(values).reshape(len(column), *shape)
     return rows[_bools(column.buffers()[0], column)] if column.null_count else rows
 
 
-# Infos: typed, nullable columns, and a JSON remainder for values that have no column.
+# Infos: typed, nullable columns, and a JSON remainder for all other values.
 
 
 def encode_infos(
     prefix: str, infos: InfoColumns, tables: Sequence[InfoTable]
 ) -> tuple[list[pa.Array], dict[str, int]]:
-    """Return a group's info columns, then its JSON remainder; and by column how many values are in neither.
+    """Return a group's info columns and its JSON remainder, and the number of dropped values by column.
 
-    A value goes into its path's column if it is exactly of that type. A value is lost only if nothing could
-    store it: where two keys of one row are equal once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`), the later
-    one gets `#2`.
+    A value goes into its path's column if it is exactly of that type, and into the remainder otherwise. Only
+    values that neither can store are dropped. If two keys of one row have the same dotted name
+    (`{"a.b": 1}` and `{"a": {"b": 1}}`), the later one gets the suffix `#2`.
     """
     table = concatenate_tables(tables)
     kinds = {path: kind for name, (path, kind) in infos.items() if name.startswith(f"{prefix}.")}
     fitting: dict[InfoPath, list[tuple[Array, Array]]] = {path: [] for path in kinds}
     remainder: dict[int, Fields] = {}
-    # Tables list columns in the order in which they were first met, which depends on where chunks were cut.
+    # Tables list columns in order of first appearance, which depends on the boundaries of chunks.
     sources = sorted(table.columns, key=lambda source: (source.path, source.kind))
     fitted = [_fit(source, kinds.get(source.path)) for source in sources]
     for source, fit in zip(sources, fitted, strict=True):
@@ -247,7 +245,7 @@ def encode_infos(
         if fit.all():
             continue
         key = ".".join(source.path)
-        # Where the row has a value in a column of this name, of another path, this one gets a number.
+        # If another path has a value in this row under the same column name, add a suffix to this key.
         rival, _ = infos.get(f"{prefix}.{key}", (source.path, ""))
         pairs = () if rival == source.path else fitting[rival]
         rivals = {row for rows, _ in pairs for row in rows.tolist()}
@@ -262,7 +260,7 @@ def encode_infos(
 
 
 def _fit(source: InfoColumn, kind: str | None) -> Array:
-    """Return which values of `source` the column of `kind` takes, bool (n,)."""
+    """Return a mask, bool (n,), of the values of `source` that fit the column of `kind`."""
     if kind in (None, STRING):
         return np.full(len(source.values), kind == source.kind)
     dtype, shape = kind_type(kind)
@@ -270,7 +268,7 @@ def _fit(source: InfoColumn, kind: str | None) -> Array:
 
 
 def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.Array:
-    """Return a column from pairs of row numbers, ascending in each pair, and values."""
+    """Return an info column from pairs of row numbers, ascending in each pair, and values."""
     if kind == STRING:
         texts = {row: text for rows, values in pairs for row, text in zip(rows.tolist(), values, strict=True)}
         return text_array([texts.get(row) for row in range(n_rows)])
@@ -283,10 +281,10 @@ def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.
 
 
 def fits(values: Array, dtype: DType) -> Array:
-    """Return which rows of `values` (n, ...) are exactly promoted to `dtype`, bool (n,).
+    """Return a mask, bool (n,), of the rows of `values` (n, ...) that convert exactly to `dtype`.
 
-    A promotion keeps the sort (an integer stays an integer) or goes from integer to float, up to the integers
-    that all are exact; all numbers of a row must stay the same. A bool is not a number.
+    A conversion stays within a sort (integers, floats) or goes from integer to float, up to the largest
+    integer below which all are exact. All numbers of a row must keep their value. A bool is not a number.
     """
     if values.dtype == dtype:
         return np.ones(len(values), bool)
@@ -303,17 +301,17 @@ def fits(values: Array, dtype: DType) -> Array:
 
 
 def decode_infos(prefix: str, table: pa.Table) -> InfoArrays:
-    """Return one array a dotted key that has any value, as `InfoTable.to_arrays` gives them."""
+    """Return one array per dotted key that has a value, in the form of `InfoTable.to_arrays`."""
     return dict(sorted(decode_info_table(prefix, table, {}).to_arrays().items()))
 
 
 def decode_info_table(prefix: str, table: pa.Table, infos: InfoColumns) -> InfoTable:
-    """Return the infos of a group; path and kind are those in `infos`, or the dotted key and its dtype."""
+    """Return the infos of a group; path and kind are from `infos`, or else the dotted key and its dtype."""
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name.startswith(f"{prefix}.") and column.null_count < len(column):
             rows = np.flatnonzero(column.is_valid()) if column.null_count else None
-            values = np.array(decode(column))  # A reader keeps the table.
+            values = np.array(decode(column))  # A copy: readers cache the table.
             path, kind = infos.get(name, ((name.removeprefix(f"{prefix}."),), values.dtype.name))
             columns.append(InfoColumn(path, kind, rows, values))
     extra: dict[str, dict[int, str]] = {}

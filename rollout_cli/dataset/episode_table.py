@@ -1,4 +1,4 @@
-"""The table of a dataset's episodes: facts as columns, where their rows lie, and an episode's fields."""
+"""The table of a dataset's episodes: their facts, the location of their rows, and their fields."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rollout_cli.errors import DatasetFormatError
 
 DATA = "data"
 EPISODES = "meta/episodes"
-"""The folders of the two tables."""
+"""The folders of the steps and of the episodes."""
 
 _REWARD_SPACE = Box(-np.inf, np.inf, (), np.float64)
 _REWARD = space_columns(_REWARD_SPACE, "reward")
@@ -45,7 +45,7 @@ _UNKNOWN = -1
 
 @dataclass(slots=True, eq=False)
 class _FieldGroup:
-    """A row group, and those of its fields that were read: trees of arrays that nobody changes."""
+    """A row group with its decoded fields: trees of arrays that no caller changes."""
 
     path: Path
     at: int
@@ -55,16 +55,16 @@ class _FieldGroup:
 
 
 class EpisodeTable:
-    """All episodes of a dataset, which all selections of it share. It can be pickled.
+    """All episodes of a dataset, shared by all of its selections; picklable.
 
     Attributes:
-        root: The folder.
-        info: Its info.json.
-        schema: Its columns.
-        table: The columns `EPISODE_FIELDS`, one row an episode.
-        columns: Each of these as an array (N,), by name, which cannot be written to.
-        facts: The same as sequences, which give Python's own numbers.
-        reader: What reads the files.
+        root: The dataset's folder.
+        info: The dataset's info.json.
+        schema: The dataset's columns.
+        table: The columns `EPISODE_FIELDS`, one row per episode.
+        columns: The columns of `table` as read-only arrays (N,), by name.
+        facts: The columns of `table` as sequences of Python numbers.
+        reader: The reader of the files.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class EpisodeTable:
         self.table = table
         self.reader = reader
         self.schema = DatasetSchema.from_info(info)
-        self._files = files  # How many episodes each has.
+        self._files = files  # The number of episodes of each file.
         self._firsts = np.cumsum([0, *files.values()])
-        # `to_numpy` of pyarrow would import pandas, which takes longer than the rest.
+        # pyarrow's own `to_numpy` imports pandas, which takes longer than the rest.
         self.columns = {field.name: decode(table[field.name]) for field in EPISODE_FIELDS}
-        # What a view of memory gives are Python's own numbers, as fast as numpy gives its own.
+        # Indexing a memoryview returns Python numbers, as fast as indexing an array returns numpy's.
         self.facts: Fields = {name: column.data for name, column in self.columns.items()}
-        # Where each episode begins in a table, which is found for a file at a time: the number of the row
-        # group, and the row in it.
+        # The row group of each episode's first row, and the row's index in that group; filled one file at a
+        # time.
         n_episodes = table.num_rows
         self._groups = {at: np.full(n_episodes, _UNKNOWN, np.int32).data for at in (DATA, EPISODES)}
         self._starts = {at: np.zeros(n_episodes, np.int64).data for at in (DATA, EPISODES)}
@@ -98,7 +98,7 @@ class EpisodeTable:
         return EpisodeTable, (self.root, self.info, self.table, self._files, self.reader)
 
     def places(self, folder: str, episodes: Array) -> Array:
-        """Return where the rows of episodes lie in a table.
+        """Return the location of the rows of episodes in a table.
 
         The columns, int64 (n, 4), are chunk index and file index, first row, and one past the last row.
         """
@@ -108,11 +108,11 @@ class EpisodeTable:
         else:
             rows = episodes - self._firsts[files]
             counts = np.ones_like(episodes)
-        ids = np.array([*self._files, (0, 0)], np.int64)  # The last one is no file, but gives two columns.
+        ids = np.array([*self._files, (0, 0)], np.int64)  # The last row keeps two columns without files.
         return np.column_stack([ids[files], rows, rows + counts])
 
     def files(self, folder: str, places: Array) -> Iterator[tuple[Path, slice]]:
-        """Yield the files of a table that have `places`, in their order, and which of the places each has."""
+        """Yield the files of a table that contain `places`, in order, with the slice of places in each."""
         if not len(places):
             return
         for start, stop in runs(np.any(np.diff(places[:, :2], axis=0), axis=1)):
@@ -121,8 +121,8 @@ class EpisodeTable:
     def field(self, name: str, episode: int) -> Tree:
         """Return `reward`, `observation`, `action` or `last_observation` of an episode.
 
-        It is a tree of new arrays (T, *shape), where T is 1 for the last observation. No column of another
-        field is read.
+        Returns a tree of new arrays (T, *shape); T is 1 for the last observation. Only the columns of this
+        field are read.
 
         Raises:
             DatasetFormatError: If the files are damaged, or contradict each other.
@@ -162,7 +162,7 @@ class EpisodeTable:
         return _FieldGroup(*self._field_groups[number])
 
     def _find_groups(self, folder: str, episode: int) -> int:
-        """Find where all episodes of a file begin; return the row group of one."""
+        """Locate the first rows of all episodes of a file; return the row group of `episode`."""
         file = int(np.searchsorted(self._firsts, episode, side="right")) - 1
         start, stop = self._firsts[file : file + 2].tolist()
         places = self.places(folder, np.arange(start, stop))
@@ -174,53 +174,53 @@ class EpisodeTable:
         with self._finding:
             numbers = len(self._field_groups) + at
             self._field_groups += [(path, at, last - first) for at, first, last in groups]
-            # Last: another thread looks at it first.
+            # Assigned last, because other threads read it first.
             np.asarray(self._groups[folder])[start:stop] = numbers
         return int(numbers[episode - start])
 
 
 def field_columns(spaces: SpaceSchema, name: str) -> tuple[str, ...]:
-    """Return the columns of a field; where no leaf has one, that of a fact which has as many rows."""
+    """Return the columns of a field, or a scalar column of the same length if no leaf has a column."""
     names = tuple(column.name for column in field_leaves(spaces, name) if column.stored)
     return names or ("length" if name == "last_observation" else "reward",)
 
 
 def field_tree(spaces: SpaceSchema, name: str, leaves: Sequence[Array]) -> Tree:
-    """Put one array a leaf of a field together."""
+    """Build the tree of a field from one array per leaf."""
     spec = spaces.env_spec
     others = {"action": spec.action_space, "reward": _REWARD_SPACE}
     return unflatten(others.get(name, spec.observation_space), leaves)
 
 
 def field_leaves(spaces: SpaceSchema, name: str) -> SpaceColumns:
-    """Return the leaves of a field: of `reward`, which is no space's value, one number."""
+    """Return the leaves of a field; `reward` is a scalar that has no space."""
     leaves: SpaceColumns = _REWARD if name == "reward" else getattr(spaces, name)
     return leaves
 
 
 def runs(ends: Array) -> list[tuple[int, int]]:
-    """Return start and stop of each run of n items; `ends`, bool (n - 1,), marks the last of each run."""
+    """Return start and stop of each run of n items; `ends`, bool (n - 1,), marks the last item of each."""
     return list(pairwise([0, *(np.flatnonzero(ends) + 1).tolist(), len(ends) + 1]))
 
 
 def read_episode_table(root: Path, info: DatasetInfo, files: Mapping[FileId, Path]) -> EpisodeTable:
-    """Read the episodes of the dataset in `root` as far as these episodes files go.
+    """Read the episodes of the dataset in `root` from these episodes files.
 
     Raises:
-        DatasetFormatError: If the dataset contradicts itself.
-        StorageError: If it cannot be read.
+        DatasetFormatError: If the files contradict each other.
+        StorageError: If the files cannot be read.
     """
     schema = pa.schema(EPISODE_FIELDS)
-    whole = DatasetSchema.from_info(info)
-    if info["features"] != whole.describe():
+    expected = DatasetSchema.from_info(info)
+    if info["features"] != expected.describe():
         raise DatasetFormatError(
-            f"{info_path(root)} is damaged: its features are not those of its spaces and infos",
+            f"{info_path(root)} is damaged: its features differ from those of its spaces and infos",
             code="info-features",
             hint=LOST_INFO,
         )
     tables = [pa.Table.from_batches([], schema)]
     counts = {}
-    data, episodes = ([*map(str, columns)] for columns in (whole.data, whole.episodes))
+    data, episodes = ([*map(str, columns)] for columns in (expected.data, expected.episodes))
     paths = {}
     for (chunk, file), path in files.items():
         with open_parquet(path) as opened:
@@ -238,7 +238,7 @@ def read_episode_table(root: Path, info: DatasetInfo, files: Mapping[FileId, Pat
             )
         if (chunks != chunk).any() or (numbers != file).any():
             raise DatasetFormatError(
-                f"{path} names another data file than its own: it is in another file's place",
+                f"{path} names the data file of another episodes file: it is in the wrong place",
                 code="file-misplaced",
             )
         partition = 0 if info["partitions"] == 1 else chunk

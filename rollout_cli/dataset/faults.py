@@ -1,4 +1,4 @@
-"""The report of a verification: faults of files, and of the episodes in them."""
+"""The report of a verification: faults of files and of their episodes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.episodes.plain import Fields
 
 SHOWN = 20
-"""So many faults, notes, and episodes of one fault are named; of the others, their number."""
+"""The maximum number of faults, notes, and episodes of one fault that are named; the rest are counted."""
 
 
 class Fault(NamedTuple):
-    """A contradiction in a file, and the episode ids and the segment that it concerns, if not all of it."""
+    """A contradiction in a file, with the ids of the affected episodes and the segment, if known."""
 
     file: str
     problem: str
@@ -43,12 +43,14 @@ class Fault(NamedTuple):
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The outcome of a verification, to which each check adds.
+    """The result of a verification, filled by the checks.
 
-    `read` are the data files whose steps are checked, None for all of them (with `quick`: none);
-    `segments` are those whose episodes files could be read, `notes` harmless observations, `unexpected` files
-    in the dataset's own folders that do not belong there, and `identities` the id, source and number of each
-    episode, int64 (N, 3).
+    Attributes:
+        read: The data files whose steps are checked; None for all, empty with `quick`.
+        segments: The segments with a readable episodes file.
+        notes: Harmless observations.
+        unexpected: Files in the dataset's folders that do not belong there.
+        identities: The id, source and number of each episode, int64 (N, 3), by segment.
     """
 
     path: Path
@@ -80,12 +82,12 @@ class VerifyReport:
         }
 
     def name(self, path: Path) -> str:
-        """Return a file's name within the dataset."""
+        """Return a file's path relative to the dataset."""
         return path.relative_to(self.path).as_posix()
 
     def add(
         self, path: Path, problem: str, segment: SegmentId | None = None, ids: Sequence[int] | Array = ()
     ) -> None:
-        """Add a fault of a file, and of the episodes `ids` in it."""
+        """Add a fault of a file, and of its episodes `ids`."""
         text = " ".join(problem.replace(f"{self.path}/", "").split())[:500]
         self.faults.append(Fault(self.name(path), text, tuple(map(int, ids)), segment))

@@ -1,6 +1,6 @@
-"""The folder that a dataset is written to: its lock, what may be replaced, and how it is replaced.
+"""The output folder of a dataset: its lock, the rules for replacing a dataset, and the replacement.
 
-An output that is no dataset is `staged`: it is whole or absent.
+Outputs that are not datasets are `staged`: they are complete or absent.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _OURS = re.compile(
 _held: set[int] = set()
 
 
-def _forget_in_child() -> None:
-    """Close inherited locks: a forked worker that outlives a killed run must not keep its folder locked."""
+def _close_in_child() -> None:
+    """Close inherited locks: a forked worker that outlives a killed run must not keep the folder locked."""
     while _held:
         os.close(_held.pop())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _lock(descriptor: int) -> None:
@@ -88,10 +88,12 @@ def _lock(descriptor: int) -> None:
 
 
 class FolderLock(AbstractContextManager["FolderLock"]):
-    """An exclusive lock on a dataset's folder `root`, which exists; it is released as the process ends.
+    """An exclusive lock on the existing folder `root` of a dataset, released when the process ends.
 
-    `DatasetLockedError` says that another writer has it, in this process or another one; a `UserWarning`,
-    that the file system has no locks. There is none behind a URI.
+    URIs have no lock. Warns with a `UserWarning` if the file system does not support locks.
+
+    Raises:
+        DatasetLockedError: If another writer, in this process or another one, holds the lock.
     """
 
     def __init__(self, files: FileStore, root: Path) -> None:
@@ -100,11 +102,11 @@ class FolderLock(AbstractContextManager["FolderLock"]):
         if isinstance(root, RemotePath):
             return
         for path in (root / "meta", root / "data", root / REPLACED):
-            if path.is_symlink():  # It may lead to another dataset.
+            if path.is_symlink():  # It may point to another dataset.
                 raise StorageError(
                     f"{path} is a link, expected a folder",
                     code="folder-is-a-link",
-                    hint="copy the dataset: cp -rL",
+                    hint="copy the dataset with its links resolved: cp -rL",
                 )
         while True:
             with files.operation("open", self._path):
@@ -117,12 +119,13 @@ class FolderLock(AbstractContextManager["FolderLock"]):
                 self._close()
                 raise DatasetLockedError(
                     f"{root} is being written by another run",
-                    hint="wait until it has ended, or choose another {output}; "
-                    f"it holds a lock on {self._path}",
+                    hint="wait until that run has ended, or choose another {output}; "
+                    f"the run holds a lock on {self._path}",
                 ) from error
             except OSError as error:
                 warnings.warn(
-                    f"{root} cannot be locked ({error.strerror}): let no second run write to it", stacklevel=2
+                    f"cannot lock {root} ({error.strerror}): do not start a second run that writes to it",
+                    stacklevel=2,
                 )
             # The previous holder may have removed the file after we opened it.
             with suppress(FileNotFoundError):
@@ -134,9 +137,9 @@ class FolderLock(AbstractContextManager["FolderLock"]):
         self.release()
 
     def release(self) -> None:
-        """Let others write; may be called again."""
+        """Release the lock; repeatable."""
         if self._descriptor in _held:  # Else it was released before, or closed in a forked child.
-            # The name goes before the lock; in the other order we could remove the file of the next holder.
+            # Remove the file before releasing the lock, or we might remove the file of the next holder.
             with suppress(OSError):
                 self._path.unlink()
             self._close()
@@ -148,19 +151,18 @@ class FolderLock(AbstractContextManager["FolderLock"]):
 
 
 class OutputFolder:
-    """The folder of a dataset that one writer at a time writes; nothing is touched before it is opened.
+    """The folder of a dataset with a single writer; unchanged until it is opened.
 
-    A dataset that is there already stays in place while the new one grows beside it, until that takes its
-    place.
+    An existing dataset stays in place while the new one grows next to it, and is then replaced.
 
     Args:
-        overwrite: Whether to replace a dataset in the folder.
-        keep_until: The episode number of each partition that the new dataset must reach before it replaces
-            the old one, unless it ends as complete; an object store ignores it.
-        lock: The lock on the folder, if the caller has it; it is released with the folder.
+        overwrite: True to replace a dataset in the folder.
+        keep_until: The episode number that the new dataset must reach in each partition before it replaces
+            the old one, unless the new one is complete; ignored by object stores.
+        lock: The lock on the folder, if the caller holds it; released with the folder.
 
     Attributes:
-        has_old: Whether the folder holds a dataset that the new one is to replace.
+        has_old: True if the folder holds a dataset that the new one is to replace.
     """
 
     def __init__(
@@ -175,19 +177,19 @@ class OutputFolder:
         self.files = file_store(self.path)
         self.keep_until = keep_until
         self.has_old = False
-        # Held while one dataset replaces another: by the thread that commits, for which the caller may wait.
+        # Held while one dataset replaces another, by the thread that commits; callers may wait for it.
         self.replacing = threading.Lock()
         self._overwrite = overwrite
         self._lock = lock
         self._is_new = False
 
     def open(self, *, resume: bool) -> None:
-        """Lock the folder, and put right what a run left that was killed.
+        """Lock the folder, and clean up after a killed run.
 
         Raises:
-            DatasetExistsError: If the folder holds something that may not be replaced.
-            DatasetLockedError: If another writer has it.
-            StorageError: If it cannot be made or changed.
+            DatasetExistsError: If the folder's content may not be replaced.
+            DatasetLockedError: If another writer holds the lock.
+            StorageError: If the folder cannot be created or changed.
         """
         if not resume:
             check_folder(self.path, overwrite=self._overwrite)
@@ -198,7 +200,7 @@ class OutputFolder:
             recover_replaced(self.files, self.path)
             remove_temporary(self.files, self.path)
             if not resume:
-                # Again: a run may have ended just before the lock.
+                # Check again: a run may have ended just before the lock was taken.
                 check_folder(self.path, overwrite=self._overwrite)
                 self.has_old = info_path(self.path).exists()
         except BaseException:
@@ -207,18 +209,18 @@ class OutputFolder:
 
     @property
     def new_root(self) -> Path:
-        """Where a new dataset grows."""
+        """The folder in which a new dataset grows."""
         return self.path / NEXT if self.has_old and has_rename(self.path) else self.path
 
     def is_replaced_by(self, next_numbers: Sequence[int], *, is_complete: bool = False) -> bool:
-        """Return whether a new dataset that has got so far is to take the place of the old one."""
+        """Return True if a new dataset with this progress is to replace the old one."""
         return self.has_old and (is_complete or all(map(int.__ge__, next_numbers, self.keep_until)))
 
     def replace_old(self) -> None:
-        """Put the new dataset in the place of the old one; `recover_replaced` ends this after a failure.
+        """Replace the old dataset with the new one; `recover_replaced` finishes this after a failure.
 
-        An object store has no renames: there it makes room for the new one, whose info.json and card replace
-        the old ones, so that the folder holds a dataset whenever that ends.
+        Object stores cannot rename: there the old data is removed first, and the new info.json and card
+        overwrite the old ones. The folder holds a valid dataset whenever a failure interrupts this.
         """
         files = self.files
         root = self.path
@@ -227,10 +229,10 @@ class OutputFolder:
                 files.remove(path)
         else:
             for name in DATASET_ENTRIES:
-                # There is always a `meta`, unless somebody removed the folder.
+                # `meta` always exists, unless the user removed the folder.
                 if name == "meta" or (root / name).exists():
                     files.move(root / name, root / REPLACED / name)
-            # `meta` comes last, with all commits at once: from then on the new dataset counts.
+            # `meta` comes last, with all commits at once: it makes the new dataset the valid one.
             for name in reversed(DATASET_ENTRIES):
                 if (root / NEXT / name).exists():
                     files.move(root / NEXT / name, root / name)
@@ -239,38 +241,38 @@ class OutputFolder:
         self.has_old = False
 
     def move_aside(self, paths: Sequence[Path]) -> None:
-        """Move damaged files, given by their paths in the folder, out of the dataset."""
+        """Move damaged files, relative to the folder, out of the dataset into a repair folder."""
         aside = aside_path(self.path)
         for path in paths:
             self.files.move(self.path / path, aside / path)
 
     def close(self) -> None:
-        """Release the lock; may be called again."""
+        """Release the lock; repeatable."""
         if self._lock is not None:
             self._lock.release()
 
     def remove_if_empty(self) -> None:
-        """Remove a folder that was made for a dataset which has come to nothing."""
+        """Remove the folder if it was created for this dataset and has no episodes."""
         if self._is_new:
-            with suppress(OSError):  # There are episodes, or another run has begun in it.
+            with suppress(OSError):  # It has episodes, or another run has started in it.
                 self.path.rmdir()
 
 
 def standing_root(root: Path) -> Path:
-    """Return the folder with `root`'s dataset: another one if a run was killed while it replaced that."""
+    """Return the folder of `root`'s dataset: `REPLACED` if a run was killed while it replaced the dataset."""
     was_killed = (root / REPLACED).exists() and not info_path(root).exists()
     return root / REPLACED if was_killed else root
 
 
 def is_unbegun(root: Path) -> bool:
-    """Return whether `root` is empty, or a run was killed in it before it wrote info.json."""
+    """Return True if `root` is empty, or a run in it was killed before it wrote info.json."""
     return all(name.endswith(".tmp") or name in DATASET_ENTRIES for name in _names(root)) and not any(
         path.is_file() and not path.name.endswith(".tmp") for path in _dataset_paths(root)
     )
 
 
 def check_folder(root: Path, *, overwrite: bool) -> None:
-    """Raise `DatasetExistsError` if `root` holds something, unless that is a dataset to be replaced."""
+    """Raise `DatasetExistsError` if `root` is not empty, unless it holds a dataset that may be replaced."""
     if not _names(root):
         return
     if not overwrite:
@@ -283,9 +285,9 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
         name = path.relative_to(root).as_posix()
         if path.is_symlink() or not _OURS.fullmatch(name):
             raise DatasetExistsError(
-                f"{root} holds {name!r}, which is not part of a dataset, so it is not replaced",
+                f"{root} holds {name!r}, which is not part of a dataset, so the folder is not replaced",
                 code="folder-has-other-files",
-                hint="move it away, or choose another {output}",
+                hint="move the file away, or choose another {output}",
             )
     if is_unbegun(root):
         return
@@ -300,14 +302,14 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
 
 
 def _dataset_paths(root: Path) -> list[Path]:
-    """Return all that removing the dataset would remove; other entries of the folder are never touched."""
+    """Return every path that removing the dataset would remove; other entries are never touched."""
     tops = [root / name for name in DATASET_ENTRIES]
     with accessing(root):
         return [path for top in tops if top.exists() for path in (top, *sorted(top.rglob("*")))]
 
 
 def _names(root: Path) -> list[str]:
-    """Return the names in a folder, except that of the lock; none for a missing folder."""
+    """Return the names in a folder without the lock file; none for a missing folder."""
     try:
         with accessing(root, FileNotFoundError, NotADirectoryError):
             return [path.name for path in root.iterdir() if path.name != LOCK_NAME]
@@ -315,17 +317,17 @@ def _names(root: Path) -> list[str]:
         return []
     except NotADirectoryError as error:
         raise DatasetExistsError(
-            f"{root} is a file, or lies below one", code="folder-is-a-file", hint="choose another {output}"
+            f"{root} is a file, or is inside one", code="folder-is-a-file", hint="choose another {output}"
         ) from error
 
 
 def recover_replaced(files: FileStore, root: Path) -> None:
-    """End a replacement that was cut off: the old dataset comes back, unless the new one has a commit."""
+    """Finish an interrupted replacement: restore the old dataset, unless the new one has a commit."""
     replaced = root / REPLACED
     if not replaced.exists():
         return
     if not any(episodes_folder(root).glob("chunk-*/file-*.parquet")):
-        # `meta` comes last, for its commits would end this.
+        # `meta` comes last: its commits mark this recovery as done.
         for name in reversed(DATASET_ENTRIES):
             if (replaced / name).exists():
                 files.remove(root / name)
@@ -334,21 +336,21 @@ def recover_replaced(files: FileStore, root: Path) -> None:
 
 
 def remove_dataset(files: FileStore, root: Path) -> None:
-    """Remove a dataset and its unfinished files, and nothing else in the folder."""
+    """Remove a dataset and its unfinished files; keep all other entries of the folder."""
     for name in DATASET_ENTRIES:
         files.remove(root / name)
     remove_temporary(files, root)
 
 
 def remove_temporary(files: FileStore, root: Path) -> None:
-    """Remove what a run left unfinished."""
-    # A remote folder lists files alone.
+    """Remove unfinished files of a run."""
+    # Listing a remote folder returns only files.
     for path in {*root.glob(".*.tmp"), *([root / NEXT] if has_rename(root) else [])}:
         files.remove(path)
 
 
 def check_free_space(root: Path) -> str | None:
-    """Check that `root` can be written to, before workers start; return a warning if little space is free."""
+    """Check that `root` is writable, before workers start; return a warning if little space is free."""
     if isinstance(root, RemotePath):
         root.check_server()
         return None
@@ -357,7 +359,7 @@ def check_free_space(root: Path) -> str | None:
         free = shutil.disk_usage(place).free
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise StorageError(
-            f"{place} is not a folder that can be written to",
+            f"{place} is not a writable folder",
             code="folder-not-writable",
             hint="choose another {output}",
         )
@@ -366,19 +368,21 @@ def check_free_space(root: Path) -> str | None:
 
 @contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """Give a path to write to, a file or a folder; at the end it is synced and becomes `path`.
+    """Yield a temporary path for a file or folder; on exit it is synced and renamed to `path`.
 
-    What a killed process left of its own attempt is removed by the next one.
+    The next attempt removes what a killed process left behind.
 
     Raises:
         DatasetExistsError: If `path` exists.
-        DatasetLockedError: If another process writes it.
-        StorageError: If a disk fails.
+        DatasetLockedError: If another process is writing it.
+        StorageError: If a disk operation fails.
         UsageError: If `path` is a URI.
     """
     if isinstance(path, RemotePath):
         raise UsageError(
-            f"{path} is no local path", code="output-not-local", hint="write to a local folder, and copy that"
+            f"{path} is not a local path",
+            code="output-not-local",
+            hint="write to a local folder, and copy it",
         )
     files = FileStore()
     with files.operation("write", path):
@@ -389,7 +393,7 @@ def staged(path: Path) -> Iterator[Path]:
         folder = path.with_name(f".{path.name}.part")
         if folder.is_symlink():
             folder.unlink()
-        made = [parent for parent in path.parents if not parent.exists()]
+        new_parents = [parent for parent in path.parents if not parent.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         place = folder / path.name
         with FolderLock(files, folder):
@@ -401,6 +405,6 @@ def staged(path: Path) -> Iterator[Path]:
                 files.move(place, path)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-                with suppress(OSError):  # They hold what was written.
-                    for parent in made:
+                with suppress(OSError):  # They are not empty if the output was written.
+                    for parent in new_parents:
                         parent.rmdir()

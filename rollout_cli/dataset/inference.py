@@ -1,13 +1,13 @@
-"""Inference: the first episodes of a run decide which info keys become columns, and the run's fingerprint.
+"""Schema inference: a run's first episodes decide which info keys become columns, and its fingerprint.
 
-Info dictionaries may hold anything at any step, but all files of a dataset must have one schema, whichever
-worker ran which episode. So the columns are those of the shortest prefix of episodes 0, 1, 2, … with at
-least `INFERENCE_STEPS` steps. A value that comes later under another key or type goes to the row's JSON
+An info dictionary may hold anything at any step, but all files of a dataset must have one schema, for any
+assignment of episodes to workers. Therefore the columns come from the shortest prefix of episodes 0, 1, 2, …
+with at least `INFERENCE_STEPS` steps. A later value under another key or type goes to the row's JSON
 remainder.
 
-Two runs may share seed, names and options, and still differ: in the weights that lie under one name, for
-example. Their first episodes tell them apart. Every run sees the first episode of the whole run, which helps
-to decide the columns.
+Two runs may have the same seed, names and options, and still differ, e.g. in the weights under one name.
+Their first episodes differ then. Every run, also a shard, sees the first episode of the complete run, because
+it helps to decide the columns.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import INFO_GROUPS, JSON, STRING, InfoColumns, InfoPath, kind_type
 from rollout_cli.episodes.plain import Document
 
-INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns are decided.
-FINGERPRINT_STEPS = 1_000  # Of the first episode: so that the frames of a long one cost little.
+INFERENCE_STEPS = 1_000  # The columns are decided at the end of the episode that reaches this many steps.
+FINGERPRINT_STEPS = 1_000  # Steps of the first episode, a limit for long episodes with large frames.
 
 
 def _digests(chunk: Chunk) -> list[bytes]:
@@ -39,21 +39,20 @@ def _digests(chunk: Chunk) -> list[bytes]:
 def _fingerprint(digests: Sequence[bytes], source: Document) -> str:
     """Return the fingerprint of the run that `source` (of info.json) describes, 32 hexadecimal digits.
 
-    It depends on the first episode's `digests`, the root seed and the environment's keyword arguments alone:
-    not on workers, samplers, or the part of the run that is collected.
+    It depends only on the first episode's `digests`, the root seed and the environment's keyword arguments:
+    not on workers, samplers, or the collected part of the run.
     """
     plain = json.loads(json.dumps([source["root_seed"], (source.get("env") or {}).get("kwargs")]))
-    # Keys are strings by now, and can be sorted.
+    # All keys are strings after the round trip, and can be sorted.
     parts = [json.dumps(plain, sort_keys=True).encode(), *digests]
     return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 class SchemaInference:
-    """Holds the first chunks back until their infos, seen in the order of their numbers, decide the columns.
+    """Hold the first chunks back until their infos, in the order of episode numbers, decide the columns.
 
-    With one partition that is the order in which they come. Of several, which begin with `first_numbers`, the
-    next one is looked at when all numbers before it came, or at the end. Until then its chunks wait in
-    memory.
+    One partition arrives in this order. Of several partitions, which start with `first_numbers`, the next
+    one is observed once all lower numbers arrived, or at the end. Until then its chunks wait in memory.
     """
 
     def __init__(self, first_numbers: Sequence[int | None] = (None,)) -> None:
@@ -61,19 +60,19 @@ class SchemaInference:
         self._digests: list[bytes] = []  # Of the first episode.
         self._firsts = first_numbers
         self._steps = self._next_number = 0
-        # Of each group and path the kinds met, and whether all values of each are exact as float64.
-        self._met: tuple[dict[InfoPath, dict[str, bool]], ...] = ({}, {}, {})
+        # By group and path: the kinds that were seen, and if all values of a kind are exact as float64.
+        self._seen_kinds: tuple[dict[InfoPath, dict[str, bool]], ...] = ({}, {}, {})
         self._held: list[list[Chunk]] = [[] for _ in first_numbers]
-        # The partition that is looked at, and how many of its chunks were.
+        # The partition under observation, and the number of its observed chunks.
         self._partition = self._observed = 0
 
     def hold(self, chunk: Chunk, partition: int) -> None:
-        """Take the next chunk of a partition, to be given back by `release`."""
+        """Add the next chunk of a partition; `release` returns it later."""
         self._held[partition].append(chunk)
         self._observe_held(at_end=False)
 
     def finish(self) -> None:
-        """Look at all partitions: no more numbers come."""
+        """Observe all partitions: no more numbers follow."""
         self._observe_held(at_end=True)
 
     def _observe_held(self, *, at_end: bool) -> None:
@@ -90,8 +89,8 @@ class SchemaInference:
                 return
 
     def observe(self, chunk: Chunk) -> None:
-        """Look at the next episodes, without holding them back."""
-        # Before a shard of few steps holds its own episodes, it has looked at them as those of the whole run.
+        """Observe the next episodes, without holding them back."""
+        # A shard of few steps observes its own episodes as part of the complete run before it holds them.
         if self.decided or int(chunk.numbers[-1]) < self._next_number:
             return
         ends = self._steps + np.cumsum(chunk.lengths)
@@ -99,7 +98,7 @@ class SchemaInference:
         observed = chunk.episodes(0, inside)
         self._digests = self._digests or _digests(observed)
         tables = (observed.env_infos, observed.agent_infos, observed.episode_infos)
-        for met, table in zip(self._met, tables, strict=True):
+        for met, table in zip(self._seen_kinds, tables, strict=True):
             for column in table.columns:
                 kinds = met.setdefault(column.path, {})
                 is_exact = column.values.dtype != object and bool(
@@ -113,13 +112,13 @@ class SchemaInference:
     def result(self, source: Document) -> tuple[InfoColumns, str]:
         """Return the columns, and the fingerprint of the run that `source` (of info.json) describes.
 
-        They are those of all held chunks where too few steps came to decide them.
+        If too few steps arrived to decide the columns, they come from all held chunks.
         """
-        # What is looked at early must not decide later.
+        # On a copy: an early result must not influence the decision.
         now = copy(self)
-        now._met = deepcopy(self._met)  # noqa: SLF001
+        now._seen_kinds = deepcopy(self._seen_kinds)  # noqa: SLF001
         now.finish()
-        groups = zip(INFO_GROUPS, map(_info_columns, now._met), strict=True)  # noqa: SLF001
+        groups = zip(INFO_GROUPS, map(_info_columns, now._seen_kinds), strict=True)  # noqa: SLF001
         columns = {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
         return columns, _fingerprint(now._digests, source)  # noqa: SLF001
 
@@ -128,27 +127,27 @@ class SchemaInference:
         return [(chunk, partition) for partition, chunks in enumerate(self._held) for chunk in chunks]
 
     def release(self) -> list[tuple[Chunk, int]]:
-        """Give back the held chunks with their partitions."""
+        """Stop holding and return the held chunks with their partitions."""
         held = self.held()
         self._held = []
         return held
 
 
 def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:
-    """Return path and kind of the columns of one group, by dotted key."""
+    """Return path and kind of the columns of one group by dotted key."""
     chosen = ((path, choose_kind(kinds)) for path, kinds in met.items())
     columns = sorted((".".join(path), path, kind) for path, kind in chosen if kind is not None)
-    # Keys may contain dots: of several paths with one dotted key, the first has the column.
+    # Keys may contain dots. If several paths have one dotted key, the first path gets the column.
     by_key = {key: (path, kind) for key, path, kind in reversed(columns)}
     return dict(reversed(by_key.items()))
 
 
 def choose_kind(kinds: Mapping[str, bool]) -> str | None:
-    """Return the kind of the column for values of all `kinds` at one path; None if they have none in common.
+    """Return the kind of the column for values of all `kinds` at one path; None if they have no common kind.
 
-    `kinds` says of each whether all its values are exact as float64. JSON values never have a column, so they
-    do not count. Integers and floats of one shape join in the widest of their sort; both together in float64,
-    if every integer is exact in it.
+    `kinds` maps each kind to True if all its values are exact as float64. JSON values do not count, because
+    they never have a column. Integers (or floats) of one shape share the widest dtype. Integers and floats
+    share float64, if every integer is exact in it.
     """
     typed = [kind for kind in kinds if kind != JSON]
     if len(typed) <= 1 or STRING in typed:
@@ -167,7 +166,7 @@ def choose_kind(kinds: Mapping[str, bool]) -> str | None:
 
 
 def _bytes(values: Array) -> Any:
-    """Return the values of a column as bytes that do not depend on its byte order; texts as JSON."""
+    """Return the values of a column as bytes independent of its byte order; strings as JSON."""
     if values.dtype == object:
         return "".join(json.dumps(value, default=np.ndarray.tolist) for value in values).encode()
     return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data

@@ -1,4 +1,4 @@
-"""Where the files of a dataset lie, what they are called, what run they are of, and its info.json."""
+"""The layout of a dataset: paths and names of its files, their origin, and info.json."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ FORMAT_VERSION = 3
 
 LOCK_NAME = ".lock"
 REPLACED = ".replaced"
-"""Holds the dataset that another one replaces, while this takes its place."""
+"""Holds the old dataset while a new one replaces it."""
 
 NEXT = ".next.tmp"
-"""Holds a dataset that is to replace the folder's, until it has a commit, or all episodes of that one."""
+"""Holds a new dataset until it replaces the old one: after its first commit, or with all old episodes."""
 
 ASIDE = ".repair-"
-"""Begins the names of folders to which damaged files are moved."""
+"""The prefix of folders for damaged files."""
 
 DATASET_ENTRIES = ("meta", "data", "README.md")
-"""The top of a dataset's folder, in order of the move to `REPLACED`: without `meta` nothing is committed."""
+"""The top-level entries of a dataset, in the order of the move to `REPLACED`; `meta` has all commits."""
 
 TOTALS = ("episodes", "steps", "bytes", "segments")
-"""The keys of info.json that count what the files hold; 0 until the end of the run."""
+"""The keys of info.json that count the content of the files; 0 until the end of the run."""
 
 FILES_PER_CHUNK = 1_000
 """Files in one chunk folder of a dataset with one partition."""
 
 LOST_INFO = "restore meta/info.json from a copy, or collect the dataset again"
-"""The hint where info.json is lost: the other files do not have all that it records."""
+"""The hint for a lost info.json: the other files do not record all of its content."""
 
 _MOST_LEVELS = 100
-"""How deep values of JSON may be nested: Python's functions could not walk much deeper ones."""
+"""The maximum nesting of JSON values: recursive functions fail on deeper ones."""
 
 AnyPath = Path | str
 """The path of a folder or a file, or its URI."""
@@ -54,7 +54,7 @@ FileId = tuple[int, int]
 """Chunk index and file index."""
 
 Origin = Mapping[str, str]
-"""The keys of a file's footer that say where it belongs: its run, its partition, its first number."""
+"""The keys of a file's footer that identify its run, its partition and its first number."""
 
 _FILE = re.compile(r"chunk-(\d{5}|[1-9]\d{5,})/file-(\d{5}|[1-9]\d{5,})\.parquet", re.ASCII)
 
@@ -70,7 +70,7 @@ def stats_path(root: Path) -> Path:
 
 
 def plot_path(root: Path) -> Path:
-    """Return the path of the picture that a card may show."""
+    """Return the path of the picture that a card can show."""
     return root / "meta" / PLOT
 
 
@@ -90,7 +90,7 @@ def file_name(file: FileId) -> str:
 
 
 def table_files(folder: Path) -> dict[FileId, Path]:
-    """Return the files of a table, in the order of their rows; none where there is no such folder.
+    """Return the files of a table in row order; none if the folder does not exist.
 
     Links are followed: the cache of the Hugging Face hub consists of them.
     """
@@ -100,19 +100,19 @@ def table_files(folder: Path) -> dict[FileId, Path]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what a folder holds, sorted by name; nothing where there is no folder.
+    """Return the entries of a folder sorted by name; none if the folder does not exist.
 
     Raises:
         StorageError: If the folder cannot be read.
     """
-    with accessing(folder), suppress(FileNotFoundError):  # A run may replace it between the two.
+    with accessing(folder), suppress(FileNotFoundError):  # A run may replace it between the two calls.
         return sorted(folder.iterdir()) if folder.is_dir() else []
     return []
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentId:
-    """Segment `number` of one of `n_partitions` partitions; each of several has a chunk folder of its own."""
+    """Segment `number` of one of `n_partitions` partitions; each of several partitions has a chunk folder."""
 
     n_partitions: int
     partition: int
@@ -126,11 +126,11 @@ class SegmentId:
         )
 
     def paths(self, root: Path) -> tuple[Path, Path]:
-        """Return the paths of its data file, and of its episodes file, whose presence commits the segment."""
+        """Return the paths of its data file and its episodes file; the episodes file commits the segment."""
         return root / "data" / file_name(self.file), episodes_folder(root) / file_name(self.file)
 
     def temporary(self, root: Path) -> tuple[Path, Path]:
-        """Return the paths of both files before the commit: their own, where no rename gives them those."""
+        """Return the paths of both files before the commit: the final ones if the store cannot rename."""
         if not has_rename(root):
             return self.paths(root)
         name = "{:05}-{:05}.parquet.tmp".format(*self.file)
@@ -150,7 +150,7 @@ def read_info(root: Path) -> DatasetInfo:
     """Return the info.json of the dataset in `root`.
 
     Raises:
-        DatasetFormatError: If there is none of this format.
+        DatasetFormatError: If it is missing or has another format.
         StorageError: If it cannot be read.
     """
     path = info_path(root)
@@ -165,27 +165,27 @@ def read_info(root: Path) -> DatasetInfo:
             root.check_server()
         if replaced.exists():
             raise DatasetFormatError(
-                f"{root} is no dataset: a run was killed while it replaced the one that was here, "
-                "or is just doing that",
+                f"{root} has no meta/info.json: a run is replacing the old dataset, "
+                "or was killed while replacing it",
                 code="dataset-being-replaced",
-                hint="if it was killed, run it again, with {resume=True} or {overwrite=True}: "
-                f"it is in {replaced}",
+                hint="if the run was killed, repeat it with {resume=True} or {overwrite=True}; "
+                f"the old dataset is in {replaced}",
             ) from error
         raise DatasetFormatError(
             f"{root} is not a dataset: it has no meta/info.json",
             code="not-a-dataset",
-            hint=f"give a dataset's folder; if it was one, {LOST_INFO}",
+            hint=f"pass the folder of a dataset; if this was one, {LOST_INFO}",
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DatasetFormatError(
-            f"{path} does not describe a dataset of the format {FORMAT!r}", code="info-format"
+            f"{path} does not describe a dataset of format {FORMAT!r}", code="info-format"
         )
     version = document.get("format_version")
     if version != FORMAT_VERSION:
         raise DatasetFormatError(
-            f"{path} has format version {version}, and this program has version {FORMAT_VERSION} alone",
+            f"{path} has format version {version}, expected {FORMAT_VERSION}",
             code="info-version",
-            hint="a dataset needs the version of rollout-collect that made it",
+            hint="use the version of rollout-collect that made the dataset",
         )
     if wrong := wrong_field(document):
         raise DatasetFormatError(f"{path} is damaged: {wrong}", code="info-value", hint=LOST_INFO)
@@ -193,7 +193,7 @@ def read_info(root: Path) -> DatasetInfo:
 
 
 def parsed_json(path: Path, content: bytes, hint: str) -> Any:
-    """Return the JSON document in a file of this content; raise `DatasetFormatError` where it holds none."""
+    """Return the JSON document with this content; raise `DatasetFormatError` if it is invalid."""
     try:
         document = json.loads(content)
         depth = depth_of(document)
@@ -209,24 +209,24 @@ def parsed_json(path: Path, content: bytes, hint: str) -> Any:
 
 
 def order_column(info: DatasetInfo) -> str:
-    """Return the column of `meta/episodes` that rises with no gaps but recorded ones: numbers or ids."""
+    """Return the column of `meta/episodes` that rises without unrecorded gaps: numbers or ids."""
     return "episode_id" if info["derived"] else "episode_number"
 
 
 def started_at(info: DatasetInfo) -> str:
-    """Return when a dataset began, which no other one in its folder has; a resume goes on with it."""
+    """Return the start time of a dataset, unique in its folder; a resumed run keeps it."""
     return str(info["times"]["started"])
 
 
 def described(document: Document) -> str:
-    """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
+    """Return a verdict of info.json in one line: `yes`, `no (…)` or `unknown (…)`."""
     status = str(document.get("status", "not recorded"))
     reason = document.get("reason")
     return f"{status} ({reason})" if reason else status
 
 
 def acceptance_text(document: Document) -> str:
-    """Return how many episodes `--keep` has kept, as info.json has it: `12 of 10,000 episodes (0.12 %)`."""
+    """Return the share of episodes that `--keep` kept: `12 of 10,000 episodes (0.12 %)`."""
     return f"{document['kept']:,} of {document['run']:,} episodes ({100 * document['rate']:.3g} %)"
 
 
@@ -234,17 +234,18 @@ def collected_source(info: DatasetInfo) -> RunRecord:
     """Return the record of the run that collected a dataset; raise `UsageError` for a derived dataset."""
     if info["derived"]:
         raise UsageError(
-            f"no run collected the dataset: it was made of others ({info['derived'][-1].get('operation')})",
+            f"no run collected this dataset: it was made from others ({info['derived'][-1].get('operation')})",
             code="run-unknown",
-            hint="give a dataset that was collected: one that is made of others is not continued",
+            hint="pass a collected dataset; a dataset made from others cannot be continued",
         )
     return info["sources"][0].copy()
 
 
 def fingerprint_of(info: DatasetInfo) -> str | None:
-    """Return the fingerprint that the files of a dataset name; None where there are none yet.
+    """Return the fingerprint in the files of a dataset; None if it has no files yet.
 
-    It is that of the run, or of a derived dataset a hash of its sources' and of how it was made of them.
+    It is the fingerprint of the run. For a derived dataset it is a hash of the sources' fingerprints and of
+    the operations.
     """
     runs = [source.get("run") for source in info["sources"]]
     if not info["derived"]:
@@ -254,9 +255,9 @@ def fingerprint_of(info: DatasetInfo) -> str | None:
 
 
 def file_origin(run: str | None, partition: int, first_number: int) -> Origin:
-    """Return the origin that the footers of a data file and its episodes file state.
+    """Return the origin for the footers of a data file and its episodes file.
 
-    A `run` of None stands for one whose fingerprint is unknown: no file states that.
+    A `run` of None stands for an unknown fingerprint, which no footer states.
     """
     return {
         "rollout.run": f"{run}",
@@ -273,7 +274,7 @@ def check_origin(path: Path, footer: Mapping[bytes, bytes] | None, expected: Ori
     ]
     if differing:
         raise DatasetFormatError(
-            f"{path} is of another run or place than the dataset has here: {', '.join(differing)}",
+            f"{path} is from another run or place, not from this dataset: {', '.join(differing)}",
             code="file-of-other-run",
-            hint="if a run replaced the dataset meanwhile, load it again; else see: rollout verify",
+            hint="load the dataset again if a run has replaced it; otherwise run: rollout verify",
         )

@@ -1,4 +1,4 @@
-"""A dataset while it is made: its segments below one root, and info.json, the record of how it was made."""
+"""A dataset under construction: its segments below one root, and info.json, the record of its origin."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WriteSegment = Callable[[SegmentSettings, SegmentJob], Written]
 
 @dataclass(frozen=True, slots=True)
 class DatasetSummary:
-    """The contents of a closed dataset, as info.json has them; `segments` counts data files."""
+    """The contents of a closed dataset, from info.json; `segments` counts data files."""
 
     path: Path
     status: str
@@ -54,22 +54,21 @@ class DatasetSummary:
 
 @dataclass(frozen=True, slots=True)
 class DatasetSettings:
-    """Everything about a new dataset that is known before its first episode.
+    """The settings of a new dataset, known before its first episode.
 
     Attributes:
-        first_numbers: The first episode number of each partition; each of several has a chunk folder of its
-            own. None stands for the first number that comes, and then gaps before it are not recorded as
+        first_numbers: The first episode number of each partition; each of several partitions has a chunk
+            folder. None stands for the first number that arrives; gaps before it are then not recorded as
             skipped.
-        next_observation: Whether each step has the observation that followed it, in columns of their own.
-        sources: Of each run that episodes come from its `root_seed`, and what else info.json records of it;
-            its `env` goes into every file's footer too.
-        columns: The info columns, where they are known beforehand; then each source has the fingerprint of
-            its `run`.
-        info_columns: `partial` where those columns may not be all that a longer run would have, and so its
-            resume begins anew; else `decided`.
-        derived: How the dataset is made of others, an operation each; empty for one that is collected. The
-            numbers of its episodes may have any order then, and its segments are counted by their ids.
-        before: The info.json of a dataset that is collected anew: its times and licence stay.
+        next_observation: True to store each step's next observation, in separate columns.
+        sources: The `root_seed` and the other info.json fields of each run whose episodes are written; the
+            `env` of a run also goes into every file's footer.
+        columns: The info columns, if known beforehand; each source then has the fingerprint of its `run`.
+        info_columns: `partial` if a longer run might have more columns, which makes a resume restart;
+            else `decided`.
+        derived: The operations that made the dataset from others; empty for a collected dataset. Episode
+            numbers of a derived dataset may have any order, and its segments cover ranges of ids.
+        before: The info.json of a dataset that is collected again: its times and license stay.
     """
 
     env_spec: EnvSpec
@@ -84,7 +83,7 @@ class DatasetSettings:
 
 
 def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: DatasetInfo | None) -> DatasetInfo:
-    """Return the info.json of a dataset that begins, or is resumed if there is an info.json from `before`."""
+    """Return the info.json of a new dataset, or of a resumed one if there is an info.json from `before`."""
     now = utc_now()
     sources: Fields = {"sources": [{"run": None, **plain_json(source)} for source in settings.sources]}
     ours: DatasetInfo = {
@@ -105,7 +104,7 @@ def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: DatasetInfo
         },
         "max_episode_length": spaces.env_spec.max_episode_length,
         "spaces": spaces.describe(),
-        "features": DatasetSchema.of(spaces, {}, {}).describe(),  # Without a column of an info so far.
+        "features": DatasetSchema.of(spaces, {}, {}).describe(),  # No info columns are known yet.
         "info_columns": "inferring",
         "sources": sources["sources"],
         "derived": plain_json(settings.derived),
@@ -118,12 +117,12 @@ def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: DatasetInfo
         resumed = [*times.get("resumed", []), now]
         ours["times"] = {**times, "updated": now, "ended": None, "resumed": resumed}
         if license_id := before.get("card", {}).get("license"):
-            ours["card"] = {"license": license_id}  # A picture would not have the new episodes.
+            ours["card"] = {"license": license_id}  # The picture is dropped: it lacks the new episodes.
     return ours
 
 
 def totals_of_segments(written: Sequence[Written]) -> Totals:
-    """Return the totals of the segments, and their anomalies."""
+    """Return the totals and the anomalies of the segments."""
     places: dict[str, Place] = {}
     dropped: Counter[str] = Counter()
     for segment in written:
@@ -141,7 +140,7 @@ def totals_of_segments(written: Sequence[Written]) -> Totals:
 
 
 def end_info(info: DatasetInfo, status: Status, facts: Document, written: Sequence[Written]) -> None:
-    """Record how the dataset ended, what its segments hold, and more facts of the run that it is of."""
+    """Record the final status of the dataset, the totals of its segments, and more facts of its run."""
     add_facts(info, totals_of_segments(written))
     add_facts(info["sources"][0], facts)
     info["status"] = status
@@ -151,11 +150,11 @@ def end_info(info: DatasetInfo, status: Status, facts: Document, written: Sequen
 def write_contents(
     files: FileStore, root: Path, info: DatasetInfo, written: Sequence[Written], schema: DatasetSchema
 ) -> None:
-    """Write stats.json, the card and info.json of a dataset that has ended with these segments."""
+    """Write stats.json, the card and info.json of a dataset that ended with these segments."""
     stats = merge_stats([segment.record.stats for segment in written])
     files.write_json(stats_path(root), stats_document(stats, schema))
     info["times"]["updated"] = utc_now()
-    # info.json comes last: once it says `complete`, nobody would write the others again.
+    # info.json comes last: once it is `complete`, no process would write the other files again.
     _write_card(files, root, info)
     files.write_json(info_path(root), info)
 
@@ -163,7 +162,7 @@ def write_contents(
 def write_info(files: FileStore, root: Path, info: DatasetInfo) -> None:
     """Write info.json and the card."""
     info["times"]["updated"] = utc_now()
-    files.write_json(info_path(root), info)  # First: a folder with a card alone would be no dataset.
+    files.write_json(info_path(root), info)  # First: a folder with only a card is not a dataset.
     _write_card(files, root, info)
 
 
@@ -172,7 +171,7 @@ def _write_card(files: FileStore, root: Path, info: DatasetInfo) -> None:
 
 
 def summary_of(root: Path, info: DatasetInfo) -> DatasetSummary:
-    """Return the contents of the dataset that `info` describes."""
+    """Return the summary of the dataset that `info` describes."""
     return DatasetSummary(
         root,
         status=info["status"],
@@ -186,18 +185,18 @@ def summary_of(root: Path, info: DatasetInfo) -> DatasetSummary:
 
 
 def utc_now() -> str:
-    """Return the time as info.json has it."""
+    """Return the current time in the format of info.json."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class DatasetBuild:
-    """The files of a dataset below `settings.root`, which is another one once they are published.
+    """The files of a dataset below `settings.root`, which changes once they are published.
 
     Args:
-        info: Its info.json, which is this object's own.
+        info: The info.json of the dataset, owned by this object.
         write_segment: Writes the files of a segment, under temporary names.
-        committing: Makes the context of each commit, in the thread that writes.
-        committed: Its segments that are there already.
+        committing: Returns the context of each commit, in the writing thread.
+        committed: The segments that are committed already.
     """
 
     def __init__(
@@ -229,7 +228,7 @@ class DatasetBuild:
         ]
 
     def write(self, chunk: AnyChunk, partition: int, sources: Array | None = None) -> None:
-        """Take the next chunk of a partition, and each episode's source; block while writing is behind."""
+        """Add the next chunk of a partition, and each episode's source; blocks while writing is behind."""
         ids = chunk.numbers
         if len(self._partitions) == 1:
             ids = self._next_id + np.arange(chunk.n_episodes)
@@ -238,12 +237,12 @@ class DatasetBuild:
         self._partitions[partition].write(chunk, labels)
 
     def flush(self) -> None:
-        """Commit all whole episodes, perhaps after this returns."""
+        """Commit all complete episodes; this may return before the commit."""
         for partition in self._partitions:
             partition.flush()
 
     def finish(self) -> None:
-        """Commit all whole episodes; nothing can be written after that."""
+        """Commit all complete episodes; no writes are possible afterwards."""
         try:
             self.flush()
         finally:
@@ -251,7 +250,7 @@ class DatasetBuild:
         self.queue.check()
 
     def _commit(self, job: SegmentJob) -> Written:
-        """Write a segment and give its files their names, in the thread that writes."""
+        """Write a segment and rename its files, in the writing thread."""
         with self._committing(self):
             files = self.settings.files
             root = self.settings.root
@@ -261,17 +260,17 @@ class DatasetBuild:
             if data != data_path:
                 files.rename(data, data_path)
                 if before := self.segments.get(job.segment):
-                    # Its commit stays, with the new data file, where what follows fails.
+                    # If a later operation fails, the old commit stays valid, with the new data file.
                     self.segments[job.segment] = before._replace(data_bytes=written.data_bytes)
                 files.sync(data_path.parent)
                 files.rename(meta, meta_path)
-            # With its name it is committed, even where the disk cannot say that the name is safe.
+            # The rename is the commit, even if the disk cannot confirm that the name is durable.
             self.segments[job.segment] = written
             files.sync(meta_path.parent)
         return written
 
     def next_numbers(self) -> list[int]:
-        """Return of each partition the number behind its last committed episode."""
+        """Return one past the last committed episode number of each partition."""
         numbers = [first or 0 for first in self.info["first_numbers"]]
         for segment, written in sorted(self.segments.items()):
             numbers[segment.partition] = written.record.stop
@@ -279,7 +278,7 @@ class DatasetBuild:
 
     def present_segments(self) -> list[Written]:
         """Return the committed segments whose files still exist, in the order of their episodes."""
-        # Each folder is listed once: a request for each object would take long.
+        # List each folder once: a request for each object would take long.
         folders = (self.settings.root / "data", episodes_folder(self.settings.root))
         present = set.intersection(*(set(segment_files(folder, len(self._partitions))) for folder in folders))
         return [written for segment, written in sorted(self.segments.items()) if segment in present]
@@ -289,7 +288,7 @@ class DatasetBuild:
         write_info(self.settings.files, self.settings.root, self.info)
 
     def end(self, status: Status, **facts: Any) -> None:
-        """Record how the dataset ended, its totals and its statistics."""
+        """Record the final status of the dataset, its totals and its statistics."""
         settings = self.settings
         written = self.present_segments()
         end_info(self.info, status, facts, written)

@@ -1,6 +1,6 @@
-"""Operations: new datasets of the episodes of others, which stay as they are.
+"""Operations that make new datasets from the episodes of others, which stay unchanged.
 
-Each checks everything before it writes. What it writes replaces an older dataset only when it is whole.
+Each operation checks everything before it writes. The output replaces an older dataset only when complete.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Reward = Callable[[Episode], Any]
 
 
 class Writing(TypedDict, total=False):
-    """How an operation writes.
+    """The options of writing that all operations share.
 
     Attributes:
-        overwrite: Whether to replace a dataset in the output folder, once the new one is whole.
-        dry_run: Whether to check everything, and write nothing.
-        progress: What is told of the episodes that are written; None for nothing.
+        overwrite: True to replace a dataset in the output folder, once the new one is complete.
+        dry_run: True to check everything without writing.
+        progress: Receives the number of written episodes; None for no progress report.
     """
 
     overwrite: bool
@@ -50,26 +50,26 @@ class Writing(TypedDict, total=False):
 def filter_dataset(
     dataset: Dataset, output: AnyPath, keep: str, *, verify: bool = True, **writing: Unpack[Writing]
 ) -> Edited:
-    """Write the episodes of which the expression `keep` is true, such as `return >= 400`.
+    """Write the episodes that match the expression `keep`, such as `return >= 400`.
 
-    With `verify`, the files that hold the dataset's steps are checked first, as `rollout verify` does.
+    With `verify`, the files with the dataset's steps are checked first, as by `rollout verify`.
 
     Raises:
-        UsageError: If the expression cannot be used, or is true of no episode.
-        DatasetExistsError: If the folder `output` holds something that may not be replaced.
-        StorageError: If a disk fails, or the dataset is damaged.
+        UsageError: If the expression is invalid, or matches no episode.
+        DatasetExistsError: If the content of the folder `output` may not be replaced.
+        StorageError: If a disk operation fails, or the dataset is damaged.
     """
     if verify:
         require_valid(dataset)
     chosen = dataset.filter(keep)
     if not len(chosen):
         raise UsageError(
-            f"{keep!r} is true of no episode of {dataset.path}",
+            f"no episode of {dataset.path} matches {keep!r}",
             code="no-episode-matches",
-            hint="see: rollout info",
+            hint="list the columns with: rollout info",
         )
-    made = derivation([chosen], output, operation="filter", options={"keep": keep})
-    return write_derivations([made], **writing)[0]
+    planned = derivation([chosen], output, operation="filter", options={"keep": keep})
+    return write_derivations([planned], **writing)[0]
 
 
 def split_dataset(
@@ -81,32 +81,33 @@ def split_dataset(
     verify: bool = True,
     **writing: Unpack[Writing],
 ) -> dict[str, Edited]:
-    """Write each episode to one of several datasets, which are folders of these names below `output`.
+    """Assign each episode to one of several datasets, which are written to `output/NAME`.
 
-    An episode's part depends on the seed, and on which episodes there are, not on their order.
+    An episode's part depends on the seed and on the set of episodes, not on their order. Other errors are those
+    of `filter_dataset`.
 
     Args:
         dataset: The episodes.
-        output: The folder that the parts are in.
-        parts: The share of episodes of each part; together 1.
-        seed: Another seed gives another division.
+        output: The folder that will contain the parts.
+        parts: The share of episodes of each part, by name; the shares sum to 1.
+        seed: The seed of the random assignment.
         verify: As for `filter_dataset`.
-        **writing: As for `filter_dataset`, which has the errors, too.
+        **writing: As for `filter_dataset`.
 
     Raises:
-        UsageError: If the shares are not those of a whole, or a part would have no episode.
+        UsageError: If the shares do not sum to 1, or a part would have no episode.
     """
     if verify:
         require_valid(dataset)
     shares = np.array(list(parts.values()), float)
     folder = folder_of(output)
-    is_whole = len(shares) and (shares > 0).all() and np.isclose(shares.sum(), 1)
-    if not is_whole or not all(re.fullmatch(r"\w[\w.-]*", name) for name in parts):
+    is_valid = len(shares) and (shares > 0).all() and np.isclose(shares.sum(), 1)
+    if not is_valid or not all(re.fullmatch(r"\w[\w.-]*", name) for name in parts):
         text = ",".join(f"{name}={share}" for name, share in parts.items())
         raise UsageError(
-            f"a dataset cannot be split into {text!r}",
+            f"cannot split a dataset into {text!r}",
             code="parts-option",
-            hint="give shares that sum to 1, and names of letters, digits, `_`, `.` and `-`, such as "
+            hint="pass shares that sum to 1, and names of letters, digits, `_`, `.` and `-`, such as "
             "train=0.9,test=0.1",
         )
     rows = dataset.rows
@@ -121,11 +122,11 @@ def split_dataset(
     for name, part in selections.items():
         if not len(part):
             raise UsageError(
-                f"{name} would have no episode: there are {len(dataset)}",
+                f"the part {name!r} would have none of the {len(dataset)} episodes",
                 code="part-empty",
-                hint="give it a larger share",
+                hint="increase its share",
             )
-    made = [
+    planned = [
         derivation(
             [part],
             folder / name,
@@ -134,22 +135,24 @@ def split_dataset(
         )
         for name, part in selections.items()
     ]
-    return dict(zip(parts, write_derivations(made, **writing), strict=True))
+    return dict(zip(parts, write_derivations(planned, **writing), strict=True))
 
 
 def join_datasets(
     datasets: Sequence[Dataset], output: AnyPath, *, verify: bool = True, **writing: Unpack[Writing]
 ) -> Edited:
-    """Write the episodes of datasets of one environment after one another; the errors are `filter_dataset`'s.
+    """Write the concatenated episodes of datasets of one environment. Other errors: see `filter_dataset`.
 
-    Infos that have different types in them become JSON.
+    Infos whose types differ between the datasets become JSON.
 
     Raises:
-        UsageError: If there are fewer than two, their spaces differ, or an episode is in two of them.
+        UsageError: If there are fewer than two datasets, their spaces differ, or two have the same episode.
     """
-    if len(datasets) < 2:  # noqa: PLR2004 - fewer are not joined
+    if len(datasets) < 2:  # noqa: PLR2004 - a join needs two
         raise UsageError(
-            "one dataset alone cannot be joined", code="one-dataset", hint="name two datasets, or more"
+            "expected at least two datasets to merge, found one",
+            code="one-dataset",
+            hint="pass two or more datasets",
         )
     for dataset in datasets if verify else ():
         require_valid(dataset)
@@ -168,45 +171,47 @@ def convert_dataset(
     verify: bool = True,
     **writing: Unpack[Writing],
 ) -> Edited:
-    """Write all episodes in another form; what is None stays as it is.
+    """Write all episodes in another form; None keeps a property of the dataset. Other errors: `filter_dataset`.
 
     Args:
         dataset: The episodes.
         output: The folder of the new dataset.
-        next_observation: Whether each step has the observation that followed it, in columns of their own.
-        drop_info: Infos to leave out: dotted paths, such as `episode.t`, or globs of them.
+        next_observation: True to store each step's next observation, in separate columns.
+        drop_info: Infos to leave out: dotted paths, such as `episode.t`, or glob patterns.
         segment_bytes: The nominal bytes of a data file, at most 1 GiB.
-        segment_rows: The rows of a data file.
-        group_rows: The rows of a row group, which readers read at once.
+        segment_rows: The maximum number of rows of a data file.
+        group_rows: The maximum number of rows of a row group, the unit of reading.
         verify: As for `filter_dataset`.
-        **writing: As for `filter_dataset`, which has the errors, too.
+        **writing: As for `filter_dataset`.
 
     Raises:
-        UsageError: If nothing is to be changed, a size is out of range, or there is no info of that name.
+        UsageError: If no option is set, a size is out of range, or an info does not exist.
     """
     if verify:
         require_valid(dataset)
-    asked = {
+    changes = {
         "segment_bytes": segment_bytes,
         "segment_rows": segment_rows,
         "group_rows": group_rows,
         "next_observation": next_observation,
         "drop_info": list(drop_info) or None,
     }
-    options: Fields = {name: value for name, value in asked.items() if value is not None}
+    options: Fields = {name: value for name, value in changes.items() if value is not None}
     limits = SizeLimits(**{name: options.get(name, size) for name, size in dataset.info["limits"].items()})
     for pattern in unmatched_patterns(drop_info, [*dataset.rows.table.schema.infos]):
         blocks = ((group, block) for block in dataset.rows.blocks() for group in INFO_GROUPS)
         without_column = {f"{group}.{key}" for group, block in blocks for key in block.info_keys(group)}
         if unmatched_patterns([pattern], without_column):
-            raise UsageError(f"there is no info {pattern!r}", code="info-unknown", hint="see: rollout info")
+            raise UsageError(
+                f"unknown info {pattern!r}", code="info-unknown", hint="list the infos with: rollout info"
+            )
     if not options:
         raise UsageError(
-            "nothing is to be changed",
+            "no option is set",
             code="nothing-to-change",
-            hint="give {next_observation=True}, {drop_info=KEY} or {segment_bytes=N}",
+            hint="pass {next_observation=True}, {drop_info=KEY} or {segment_bytes=N}",
         )
-    made = derivation(
+    planned = derivation(
         [dataset],
         output,
         operation="convert",
@@ -215,7 +220,7 @@ def convert_dataset(
         limits=limits,
         drop_info=drop_info,
     )
-    return write_derivations([made], **writing)[0]
+    return write_derivations([planned], **writing)[0]
 
 
 def relabel_dataset(
@@ -226,7 +231,7 @@ def relabel_dataset(
     verify: bool = True,
     **writing: Unpack[Writing],
 ) -> Edited:
-    """Write all episodes with other rewards; the other errors are `filter_dataset`'s.
+    """Write all episodes with new rewards. Other errors: see `filter_dataset`.
 
     Args:
         dataset: The episodes.
@@ -236,16 +241,16 @@ def relabel_dataset(
         **writing: As for `filter_dataset`.
 
     Raises:
-        UserCodeError: If there is no such function, it raises, or returns something else.
+        UserCodeError: If the function does not exist, raises an error, or returns invalid rewards.
     """
     if verify:
         require_valid(dataset)
     if isinstance(reward, str):
         if not is_module_attribute(reward):
             raise UsageError(
-                f"{reward!r} names no function",
+                f"{reward!r} is not the name of a function",
                 code="function-spec",
-                hint=did_you_mean(reward) or "write module:function, such as mine:reward",
+                hint=did_you_mean(reward) or "pass module:function, such as mine:reward",
             )
         source = Source.find(reward, UserCodeError)
         name = reward
@@ -253,9 +258,9 @@ def relabel_dataset(
         sha256 = source.sha256
         if not callable(function):
             raise UserCodeError(
-                f"{reward} is {type(function).__name__}, and no function",
+                f"{reward} is of type {type(function).__name__}, expected a function",
                 code="function-type",
-                hint="name a function that takes an episode and returns its rewards",
+                hint="pass a function that takes an episode and returns its rewards",
             )
     else:
         name = f"{reward.__module__}:{name_of(reward)}"
@@ -266,9 +271,9 @@ def relabel_dataset(
         rewards = [_rewards(name, function, episode) for episode in Dataset(block)]
         return replace(chunk, rewards=np.concatenate(rewards))
 
-    # Before anything is written.
+    # One call before anything is written.
     first = _rewards(name, function, dataset[0]).tobytes() if len(dataset) else b""
-    made = derivation(
+    planned = derivation(
         [dataset],
         output,
         operation="relabel",
@@ -276,33 +281,33 @@ def relabel_dataset(
         change=relabel,
         changed=first,
     )
-    return write_derivations([made], **writing)[0]
+    return write_derivations([planned], **writing)[0]
 
 
 def _rewards(name: str, function: Reward, episode: Episode) -> Array:
-    """Return what a function of the user's gives as the rewards of an episode, float64 (T,)."""
+    """Return the rewards of an episode from the user's function, float64 (T,)."""
     with reporting(UserCodeError, f"{name} failed for episode {episode.id}", code="reward-function"):
         returned = function(episode)
         rewards = np.asarray(returned)
-    if np.ma.is_masked(returned):  # As an info is that some steps lack; under the mask are zeros.
+    if np.ma.is_masked(returned):  # E.g. computed from an info that some steps lack; masked values are zeros.
         raise UserCodeError(
-            f"{name} returned no number for step {np.flatnonzero(np.ma.getmaskarray(returned))[0]} "
-            f"of episode {episode.id}: it is masked",
+            f"{name} returned a masked value for step {np.flatnonzero(np.ma.getmaskarray(returned))[0]} "
+            f"of episode {episode.id}, expected a number",
             code="reward-masked",
-            hint="say what such a step gets: rewards.filled(0.0)",
+            hint="fill the masked values, e.g. with rewards.filled(0.0)",
         )
     if rewards.shape != (len(episode),) or rewards.dtype.kind not in "biuf":
         raise UserCodeError(
-            f"{name} returned an array of shape {rewards.shape} and type {rewards.dtype} "
-            f"for episode {episode.id} of {len(episode)} steps",
+            f"{name} returned an array of shape {rewards.shape} and dtype {rewards.dtype} "
+            f"for episode {episode.id}, expected one number for each of {len(episode)} steps",
             code="reward-shape",
-            hint=f"return one number a step: an array of shape ({len(episode)},)",
+            hint=f"return an array of shape ({len(episode)},)",
         )
     if len(steps := np.flatnonzero(np.isnan(rewards))):
         raise UserCodeError(
-            f"{name} returned nan for step {steps[0]} of episode {episode.id}",
+            f"{name} returned nan for step {steps[0]} of episode {episode.id}, expected a number",
             code="reward-nan",
-            hint="return numbers alone",
+            hint="replace nan, e.g. with numpy.nan_to_num",
         )
     return rewards.astype(np.float64)
 
@@ -314,12 +319,12 @@ def write_derivations(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> list[Edited]:
-    """Write one after the other, when all can be written; the arguments are `Writing`'s."""
-    for made in derivations:
-        check_folder(made.result.path, overwrite=overwrite)
-    for made in () if dry_run else derivations:
-        # The old dataset stays until the new one is whole: an episode's id never gets so far.
-        folder = OutputFolder(made.result.path, overwrite=overwrite, keep_until=[sys.maxsize])
+    """Write the datasets sequentially, after checking all output folders; the arguments are `Writing`'s."""
+    for planned in derivations:
+        check_folder(planned.result.path, overwrite=overwrite)
+    for planned in () if dry_run else derivations:
+        # An unreachable `keep_until` keeps the old dataset until the new one is complete.
+        folder = OutputFolder(planned.result.path, overwrite=overwrite, keep_until=[sys.maxsize])
         shown = progress or Progress()
-        rewrite(made.chunks, folder, made.settings, n_steps=made.result.steps, progress=shown)
-    return [replace(made.result, written=not dry_run) for made in derivations]
+        rewrite(planned.chunks, folder, planned.settings, n_steps=planned.result.steps, progress=shown)
+    return [replace(planned.result, written=not dry_run) for planned in derivations]

@@ -1,4 +1,4 @@
-"""Parquet files: the options by which tables are written, and reading with checksums, by row groups."""
+"""Parquet files: the options of written tables, and reading by row group with checksums."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ MEMORY_HINT = (
     "or free memory"
 )
 
-DAMAGED_HINT = "`rollout verify` says what is damaged, and `rollout repair` keeps the rest"
+DAMAGED_HINT = "list the damage with `rollout verify`; keep the rest with `rollout repair`"
 
 CACHE_BYTES = 96 << 20
-"""Row groups kept in memory for the next reads: random access need not decode one for each episode."""
+"""The size of the cache of row groups, which saves random access from decoding one for each episode."""
 
 _LEAST_KEPT = 2
-"""Kept whatever their size, since an episode has rows in both tables."""
+"""The number of row groups kept at any size: an episode has rows in both tables."""
 
 _MOST_UNPACKED = 100
-"""A file may take this many times its own size in memory, however large it is."""
+"""A large file may take up to this many times its size in memory."""
 
 _REPEATING = {"DELTA_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 
 Columns = tuple[str, ...] | None
-"""The columns that are read; None stands for all."""
+"""The columns to read; None for all."""
 
 _PAGE_BYTES = 1 << 20
-# More than a row group has: pages end by their bytes alone, which compresses better than 20,000 rows. Older
-# versions of pyarrow have neither of these options.
+# More rows than a row group has: pages then end by bytes alone, which compresses better than the default of
+# 20,000 rows. Older versions of pyarrow lack both options.
 _PAGE_ROWS = (
     {"max_rows_per_page": 1 << 20} if "max_rows_per_page" in signature(pq.write_table).parameters else {}
 )
@@ -60,9 +60,9 @@ _NO_EXTENSIONS = (
 
 @contextmanager
 def parquet_file(files: FileStore, path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    """Write a file; it is on the disk when the context ends. After an error a part of it may be there.
+    """Yield a writer of the file; the file is synced when the context ends, and may be partial after an error.
 
-    Columns must be contiguous unless their rows are big, or pages would end where the pieces do.
+    Columns must be contiguous unless their rows are big, because a page ends at the end of a piece.
     """
     with (
         files.operation("write", path),
@@ -74,19 +74,19 @@ def parquet_file(files: FileStore, path: Path, schema: pa.Schema) -> Iterator[pq
 
 
 def _options(schema: pa.Schema) -> Fields:
-    # By its default of 1,024 rows a page of images would have a hundred megabytes and end where a chunk does.
-    # Row by row, pages depend on the rows alone, however they came in chunks.
+    # With the default of 1,024 rows, a page of images would have a hundred megabytes and end with its chunk.
+    # Row by row, pages depend only on the rows, not on the boundaries of chunks.
     widest_row = max(map(_row_bytes, schema.types))
     batch_rows = 1 if widest_row >= BIG_ROW_BYTES else max(1, min(1024, _PAGE_BYTES // widest_row))
     return {
         "compression": "zstd",
         "compression_level": 1,
-        # Values of an observation rarely repeat: a dictionary costs time and is given up after a page.
+        # Values of an observation rarely repeat: a dictionary costs time and is dropped after a page.
         "use_dictionary": False,
         "column_encoding": dict(_encodings(schema)),
-        # Readers select by episode. The extremes of other columns help nobody and cost time in each row.
+        # Readers select by episode. Statistics of other columns have no use and cost time in each row.
         "write_statistics": ["episode_id"],
-        # Finds a flipped bit: neither the compression nor anything else of Parquet does.
+        # Finds a flipped bit, which neither the compression nor the rest of Parquet does.
         "write_page_checksum": True,
         "write_batch_size": batch_rows,
         "data_page_size": _PAGE_BYTES,
@@ -110,32 +110,32 @@ def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
         if pa.types.is_float32(kind) or pa.types.is_float64(kind):
             yield path, "BYTE_STREAM_SPLIT"
         elif pa.types.is_boolean(kind):
-            yield path, "PLAIN"  # Bits: run lengths come to more bytes and more time.
+            yield path, "PLAIN"  # Bits: run lengths take more bytes and more time.
         elif pa.types.is_integer(kind) and kind != pa.uint8():
-            yield path, "DELTA_BINARY_PACKED"  # Actions and infos: few values, or near one another.
+            yield path, "DELTA_BINARY_PACKED"  # Actions and infos: few distinct values, or close ones.
 
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file, whose pages are checked as they are read; the errors are those of `reading`."""
+    """Yield an open Parquet file, whose pages are checked when read; the errors are those of `reading`."""
     is_remote = isinstance(path, RemotePath)
     with reading(path):
         if not is_remote and path.exists() and not path.is_file():
             raise DatasetFormatError(f"{path} is not a regular file", code="not-a-regular-file")
-        # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
+        # As bytes: pyarrow encodes a `str` as UTF-8, but a path may not be valid UTF-8.
         source = path.open_input() if isinstance(path, RemotePath) else pa.OSFile(os.fsencode(path), "rb")
-        # Buffered, the columns of a row group are one request.
+        # With a buffer, the columns of a row group are one request.
         options = {"page_checksum_verification": True, "pre_buffer": is_remote, **_NO_EXTENSIONS}
         with pq.ParquetFile(source, **options) as file:
             claimed = _claimed_bytes(file)
-            # A large file may be large in memory. A server is asked for its size only if that matters.
+            # A large file may be large in memory. The size is requested from a server only if it matters.
             if claimed > 1 << 30 and claimed > _MOST_UNPACKED * path.stat().st_size:
                 check_size(path, claimed)
             yield file
 
 
 def _claimed_bytes(file: pq.ParquetFile) -> int:
-    """Return a file's size in memory by its footer; values of fixed size may be run lengths."""
+    """Return an upper bound of a file's size in memory from its footer; fixed-size values may be run lengths."""
     metadata = file.metadata
     schema = file.schema
     texts = [at for at in range(len(schema)) if schema.column(at).physical_type == "BYTE_ARRAY"]
@@ -143,7 +143,7 @@ def _claimed_bytes(file: pq.ParquetFile) -> int:
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         n_bytes += group.total_byte_size
         for column in map(group.column, texts):
-            # Each row may repeat the longest text: our own writer has no such encoding.
+            # Each row may repeat the longest string. Our own writer does not use these encodings.
             if _REPEATING & {*column.encodings}:
                 n_bytes += column.num_values * column.total_uncompressed_size
     return n_bytes
@@ -158,10 +158,10 @@ def reading(path: Path) -> Iterator[None]:
         raise DatasetFormatError(f"{path} is missing", code="file-missing") from error
     except MemoryError as error:
         raise StorageError(
-            f"there is not enough memory to read {path}: {error}", code="out-of-memory", hint=MEMORY_HINT
+            f"out of memory while reading {path}: {error}", code="out-of-memory", hint=MEMORY_HINT
         ) from error
     except OSError as error:
-        # Parquet's reader gives no error number; an impossible offset in a damaged file gives EINVAL.
+        # Parquet's reader sets no error number; an impossible offset in a damaged file gives EINVAL.
         if error.errno in (None, errno.EINVAL):
             raise DatasetFormatError(
                 f"{path} is damaged: {error}", code="parquet-unreadable", hint=DAMAGED_HINT
@@ -171,98 +171,99 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
     except (pa.ArrowException, UnicodeDecodeError, OverflowError, IndexError) as error:
         raise DatasetFormatError(
-            f"{path} is not a file of this format: {error}", code="parquet-unreadable"
+            f"{path} is not a Parquet file of this format: {error}", code="parquet-unreadable"
         ) from error
 
 
 def check_table(path: Path, file: pq.ParquetFile, columns: Sequence[str]) -> None:
-    """Raise `DatasetFormatError` unless an open file has rows, and these columns, each as its field's string.
+    """Raise `DatasetFormatError` unless an open file has rows, and exactly these columns.
 
-    Strings, since a pickled schema loses which values of lists may be null.
+    The columns are compared as `str` of their fields, because a pickled schema loses the nullability of list
+    elements.
     """
     present = [*map(str, file.schema_arrow)]
     if present != columns:
         differing = "; ".join(sorted({*columns} ^ {*present})) or "their order"
         raise DatasetFormatError(
-            f"{path} has other columns than the dataset: {differing}",
+            f"{path} and the dataset have different columns: {differing}",
             code="parquet-columns",
             hint=DAMAGED_HINT,
         )
     if not file.metadata.num_rows:
-        raise DatasetFormatError(f"{path} has no row", code="parquet-empty", hint=DAMAGED_HINT)
+        raise DatasetFormatError(f"{path} has no rows", code="parquet-empty", hint=DAMAGED_HINT)
 
 
 class RowReader:
-    """Reads ranges of rows of Parquet files, and keeps the row groups read last. A pickled one begins anew.
+    """Reads ranges of rows of Parquet files, with a cache of row groups. A pickled copy has an empty cache.
 
-    Each file must have its origin and its columns in `files`, and is checked against them whenever it is
-    opened: a run may have replaced the dataset in `root`, which began at `started`. It may have more rows
-    than before, of episodes that a run has added. Several threads may read at once.
+    Each file must have its origin and its columns in `files`. Both are checked whenever the file is opened,
+    because a run may have replaced the dataset in `root`, which started at `started`. The file may have gained
+    rows, from episodes that a run has added. Threads may read concurrently.
     """
 
     def __init__(self, root: Path, started: str, files: Mapping[Path, tuple[Origin, Sequence[str]]]) -> None:
         self._root = root
         self._started = started
         self._files = files
-        self._standing = b""  # The info.json that was last looked at.
+        self._checked_info = b""  # The last info.json that was checked.
         self._edges: dict[Path, list[int]] = {}
         self._kept: OrderedDict[Any, Any] = OrderedDict()
-        self.find = self._kept.get  # Returns what is kept under a key, or None.
-        self._changing = threading.Lock()  # Held by a thread that changes what is kept.
+        self.find = self._kept.get  # Returns the cached value of a key, or None.
+        self._changing = threading.Lock()  # Held by the thread that changes the cache.
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowReader, (self._root, self._started, self._files)
 
     def check_dataset(self) -> None:
-        """Raise `DatasetFormatError` if another dataset is in the folder.
+        """Raise `DatasetFormatError` if the folder now holds another dataset.
 
-        It may have the same fingerprint: a run that keeps other episodes does. A new info.json is there
-        before any new file.
+        A fingerprint is not enough: a run with another `--keep` may have the same one. A new info.json is
+        written before any new file.
         """
-        standing = b""
+        info_bytes = b""
         with suppress(OSError):
-            standing = info_path(self._root).read_bytes()
-        if standing and standing == self._standing:
+            info_bytes = info_path(self._root).read_bytes()
+        if info_bytes and info_bytes == self._checked_info:
             return
         if started_at(read_info(self._root)) != self._started:
             raise DatasetFormatError(
-                f"{self._root} was replaced while it was read",
+                f"{self._root} was replaced while it was being read",
                 code="dataset-replaced",
                 hint="load the dataset again",
             )
-        self._standing = standing
+        self._checked_info = info_bytes
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[tuple[Any, list[int]]]:
-        """Open a file; give it, and the rows at which its row groups begin, and its number of rows."""
+        """Yield an open file, with the first rows of its row groups followed by its number of rows."""
         with open_parquet(path) as file:
             origin, columns = self._files[path]
             check_origin(path, file.metadata.metadata, origin)
             check_table(path, file, columns)
-            self.check_dataset()  # Once it is open: this is the file that is read.
+            self.check_dataset()  # After opening, which fixes the file that is read.
             sizes = [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
             yield file, list(accumulate(sizes, initial=0))
 
     def edges(self, path: Path) -> list[int]:
-        """Return the rows at which the row groups of a file begin, and its number of rows."""
+        """Return the first rows of the row groups of a file, followed by its number of rows."""
         if path not in self._edges:
             with self._opened(path) as (_, edges):
                 self._edges[path] = edges
         return self._edges[path]
 
     def groups(self, path: Path, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return place, first row, and end of each row group that has some of rows `start` to `stop - 1`."""
+        """Return index, first row and end of each row group that overlaps rows `start` to `stop - 1`."""
         edges = self.edges(path)
         if not 0 <= start < stop <= edges[-1]:
             raise DatasetFormatError(
-                f"{path} has {edges[-1]} rows, but meta/episodes states rows {start} to {stop}",
+                f"{path} has {edges[-1]} rows, expected rows {start} to {stop} by meta/episodes",
                 code="segment-row-count",
             )
         pairs = enumerate(pairwise(edges))
         return [(at, first, last) for at, (first, last) in pairs if first < stop and start < last]
 
     def read(self, path: Path, start: int, stop: int, columns: Columns = None) -> list[pa.Table]:
-        """Return rows `start` to `stop - 1` of file `path` as slices of row groups; all columns, or some."""
+        """Return rows `start` to `stop - 1` of file `path` as slices of row groups."""
         tables = []
         for at, first, last in self.groups(path, start, stop):
             table = self.kept((path, at, columns), lambda key: self.decoded(*key))
@@ -270,7 +271,7 @@ class RowReader:
         return tables
 
     def kept(self, key: Any, read: Callable[[Any], Any]) -> Any:
-        """Return what is kept under `key`, or else `read(key)`, which is kept; its `nbytes` count."""
+        """Return the cached value of `key`, or cache `read(key)`; the size of a value is its `nbytes`."""
         value = self.find(key)
         if value is not None:
             return value
@@ -281,22 +282,22 @@ class RowReader:
         return value
 
     def trim(self) -> None:
-        """Forget what was read first, until the rest fits, or little is left."""
+        """Evict the oldest values until the rest fits in `CACHE_BYTES`, or only `_LEAST_KEPT` are left."""
         with self._changing:
             n_bytes = sum(kept.nbytes for kept in self._kept.values())
             while len(self._kept) > _LEAST_KEPT and n_bytes > CACHE_BYTES:
                 n_bytes -= self._kept.popitem(last=False)[1].nbytes
 
     def decoded(self, path: Path, group: int, columns: Columns) -> pa.Table:
-        """Return a row group of a file whose `edges` were asked for; it is not kept."""
+        """Return a row group of a file whose `edges` are known, without caching it."""
         start, stop = self._edges[path][group : group + 2]
         with self._opened(path) as (file, edges):
             if edges[group : group + 1] != [start] or edges[group + 1 : group + 2] < [stop]:
                 raise DatasetFormatError(
-                    f"{path} was replaced while it was read",
+                    f"{path} was replaced while it was being read",
                     code="dataset-replaced",
                     hint="load the dataset again",
                 )
-            # Parquet takes a name for the beginning of others, too.
+            # Parquet treats a name also as a prefix of other columns.
             table = file.read_row_group(group, columns=None if columns is None else list(columns))
             return table if columns is None else table.select(columns)

@@ -1,4 +1,4 @@
-"""Reading a dataset: lazily, one episode or any selection of them at a time."""
+"""The dataset reader: lazy access to single episodes and to selections."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ from rollout_cli.errors import DatasetFormatError
 from rollout_cli.sources.remote import folder_of
 from rollout_cli.sources.untrusted import shell_word
 
-_INTEGERS = (int, np.integer)  # A union would be made anew for each episode.
+_INTEGERS = (int, np.integer)  # A constant: a union would be rebuilt for each episode.
 
 
 def load(path: AnyPath, *, verify: bool = False) -> Dataset:
-    """Open the dataset in the folder `path`, a path or a URI; only the table of its episodes is read.
+    """Open the dataset in the folder `path`, a path or a URI; only the table of episodes is read.
 
-    With `verify` all of its files are read and checked, as by `rollout verify`. It warns (`UserWarning`)
-    where there are fewer episodes than info.json states, as after files were lost.
+    With `verify`, all files are read and checked, as by `rollout verify`. Warns with a `UserWarning` if
+    there are fewer episodes than info.json states, e.g. after files were deleted.
 
     Raises:
-        DatasetFormatError: If there is no dataset of this format, or it contradicts itself.
-        StorageError: If it cannot be read.
+        DatasetFormatError: If the folder is not a dataset of this format, or the dataset contradicts itself.
+        StorageError: If the dataset cannot be read.
     """
     root = folder_of(path)
-    # Listed before info.json is read: a run names its fingerprint there before it commits the first file.
+    # Listed before info.json is read: a run writes its fingerprint there before it commits the first file.
     files = table_files(episodes_folder(root))
     dataset = Dataset(rows_of(root, read_info(root), files))
     stated = dataset.info["episodes"]
     if len(dataset) < stated:
-        if files != table_files(episodes_folder(root)):  # A run has gone on meanwhile, and ended.
+        if files != table_files(episodes_folder(root)):  # A run has added episodes in between, and ended.
             return load(path, verify=verify)
-        text = f"{root} has {len(dataset):,} episodes, but its info.json states {stated:,}"
-        warnings.warn(f"{text}; see: rollout verify {shell_word(root)}", UserWarning, stacklevel=2)
+        text = f"{root} has {len(dataset):,} episodes, expected {stated:,} by info.json"
+        warnings.warn(f"{text}; check it with: rollout verify {shell_word(root)}", UserWarning, stacklevel=2)
     if verify:
         require_valid(dataset)
     return dataset
 
 
 def require_valid(dataset: Dataset) -> None:
-    """Raise `DatasetFormatError` unless the files of these episodes hold what the dataset states of them."""
+    """Raise `DatasetFormatError` if the files of these episodes contradict the dataset's own records."""
     report = verify_dataset(dataset.path, read=dataset.rows.data_files())
     if report.faults:
         folder = shell_word(report.path)
@@ -73,21 +73,20 @@ def require_valid(dataset: Dataset) -> None:
             f"{report.path} is damaged: {report.faults[0]}",
             code="dataset-damaged",
             hint=f"list the faults with `rollout verify {folder}`, keep the valid part with `rollout repair "
-            f"{folder}`, or read it as it is with {{verify=False}}",
+            f"{folder}`, or read it unchecked with {{verify=False}}",
         )
 
 
 class Dataset:
-    """The episodes of a dataset, or of a selection of them.
+    """The episodes of a dataset, or a selection of them.
 
-    `len(dataset)` counts episodes and `dataset[i]` is an `Episode`. `dataset[a:b]`, `dataset[[3, 1]]` and
-    `dataset[mask]`, with a bool array of one value an episode, are each a `Dataset` that shares everything
-    with this one. Iterating decodes a row group at a time. A dataset can be pickled; each process then reads
-    by itself.
+    `len(dataset)` counts episodes, and `dataset[i]` is an `Episode`. `dataset[a:b]`, `dataset[[3, 1]]` and
+    `dataset[mask]` (a bool array with one value per episode) are views of type `Dataset`. Iteration decodes
+    one row group at a time. A dataset can be pickled; each process then reads the files itself.
     """
 
     def __init__(self, rows: Rows) -> None:
-        self.rows = rows  # What the package itself reads by.
+        self.rows = rows  # For use within the package.
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -97,23 +96,25 @@ class Dataset:
     @overload
     def __getitem__(self, at: slice | Sequence[int] | Array) -> Dataset: ...
     def __getitem__(self, at: Index) -> Episode | Dataset:
-        """Return one episode, or a view of some.
+        """Return one episode, or a view of several.
 
         Raises:
-            IndexError: If there is no such episode, or a mask has another length.
-            TypeError: If `at` is not an integer, a slice, integers, or a mask, or is masked itself.
+            IndexError: If an index is out of range, or a mask has the wrong length.
+            TypeError: If `at` is not an integer, a slice, integers or a mask, or has masked values.
         """
         if isinstance(at, _INTEGERS):
             try:
                 return Episode(self.rows.table, self.rows.places[int(at)])
             except IndexError:
-                raise IndexError(f"there is no episode {at}: the dataset has {len(self)}") from None
+                raise IndexError(
+                    f"episode {at} is out of range: the dataset has {len(self)} episodes"
+                ) from None
         if not isinstance(at, slice):
             refuse_masked(at)
-            # numpy takes an empty list for floats.
+            # numpy makes a float array of an empty list.
             at = np.array(at, dtype=None if np.size(at) else np.int64)
             if at.ndim != 1 or at.dtype.kind not in "biu":
-                raise TypeError(f"a dataset is indexed by integers, a slice or a mask, not by {at!r}")
+                raise TypeError(f"expected integers, a slice or a mask as the index of a dataset, not {at!r}")
         return Dataset(self.rows.select(at))
 
     def __iter__(self) -> Iterator[Episode]:
@@ -143,12 +144,12 @@ class Dataset:
         return html_table("Dataset", facts)
 
     def filter(self, expression: str) -> Dataset:
-        """Return a view of the episodes of which an expression is true, such as `return >= 400`.
+        """Return a view of the episodes that match an expression, such as `return >= 400`.
 
-        docs/editing.md has the language. Only the columns that it names are read.
+        docs/editing.md describes the language. Only the named columns are read.
 
         Raises:
-            UsageError: If it is not of the language, or names a column that there is not.
+            UsageError: If the expression is invalid, or names an unknown column.
         """
         return self[self.rows.matching(expression)]
 
@@ -164,50 +165,50 @@ class Dataset:
 
     @property
     def env_spec(self) -> EnvSpec:
-        """The environment's spaces and limit."""
+        """The environment's spaces and time limit."""
         return self.rows.spaces.env_spec
 
     @property
     def episodes(self) -> pa.Table:
-        """The rows of `meta/episodes`, one an episode, without last observations and infos."""
+        """The table `meta/episodes`, one row per episode, without last observations and infos."""
         return self.rows.table.table.take(pa.array(self.rows.ids))
 
     def to_episode_batch(self) -> EpisodeBatch:
-        """Read all these episodes into memory.
+        """Read these episodes into memory.
 
         Dtypes, shapes and trees are those of the spaces; infos that some steps lack are masked arrays.
 
         Raises:
-            ValueError: If there is no episode.
+            ValueError: If the dataset has no episodes.
             DatasetFormatError: If the files are damaged, or contradict each other.
-            StorageError: If they cannot be read, or do not fit into memory.
+            StorageError: If the files cannot be read, or do not fit into memory.
         """
         if not len(self):
-            raise ValueError("there is no episode to read")
+            raise ValueError("cannot make an EpisodeBatch of no episodes")
         return self.rows.batch()
 
     def sample_episodes(self, n: int, seed: int | None = None) -> Dataset:
-        """Draw `n` different episodes at random, always the same ones for the same `seed`.
+        """Sample `n` different episodes at random, the same ones for the same `seed`.
 
         Raises:
-            ValueError: If there are fewer.
+            ValueError: If the dataset has fewer episodes.
         """
         if not 0 <= n <= len(self):
-            raise ValueError(f"{n} episodes were asked for, and there are {len(self)}")
+            raise ValueError(f"cannot sample {n} of {len(self)} episodes")
         return self[np.random.default_rng(seed).choice(len(self), n, replace=False)]
 
     def transitions(self, columns: Names = None, infos: Sequence[str] = ()) -> Transitions:
-        """Read the steps into memory, each with the observation that followed it, for random batches.
+        """Read the steps into memory, with their next observations, for random batches.
 
         Args:
             columns: Some of `observations`, `actions`, `rewards`, `next_observations`, `terminated` and
-                `truncated`; all for None.
-            infos: Infos of steps that have a column, such as `env_info.x`; a batch has them by these names.
+                `truncated`; None for all.
+            infos: Infos of steps that have a column, such as `env_info.x`; these are their names in a batch.
 
         Raises:
-            ValueError: If there is no such column or info.
+            ValueError: If a column or info does not exist.
             DatasetFormatError: If the files are damaged, or contradict each other.
-            StorageError: If they cannot be read, or do not fit into memory.
+            StorageError: If the files cannot be read, or do not fit into memory.
         """
         return Transitions(self.rows, columns, infos)
 
@@ -220,22 +221,22 @@ class Dataset:
         returns_to_go: bool = False,
         columns: Names = None,
     ) -> Windows:
-        """Read the steps into memory, for random batches of windows that stay within an episode.
+        """Read the steps into memory, for random batches of windows within episodes.
 
         Args:
-            length: The steps of a window.
-            stride: The steps between the beginnings of two windows.
-            pad: `after`: a window begins at every `stride`-th step, and is padded after the episode's end.
-                `before`: one ends at every `stride`-th step, and is padded before the episode's beginning.
-                None: no window is padded, and shorter episodes have none.
-            returns_to_go: Whether batches have `returns_to_go`, float64 (B, length): the sum of the rewards
-                from each step to the end of its episode.
-            columns: Some of `observations`, `actions` and `rewards`; all for None.
+            length: The number of steps of a window.
+            stride: The number of steps between the starts of two windows.
+            pad: With `after`, a window starts at every `stride`-th step and is padded after the episode's end.
+                With `before`, a window ends at every `stride`-th step and is padded before the episode's start.
+                With None, windows are not padded, and episodes shorter than a window have none.
+            returns_to_go: True to add `returns_to_go`, float64 (B, length): the sum of the rewards from each
+                step to the end of its episode.
+            columns: Some of `observations`, `actions` and `rewards`; None for all.
 
         Raises:
-            ValueError: If `length` or `stride` is less than 1, or there is no such padding or column.
+            ValueError: If `length`, `stride`, `pad` or a column name is invalid.
             DatasetFormatError: If the files are damaged, or contradict each other.
-            StorageError: If they cannot be read, or do not fit into memory.
+            StorageError: If the files cannot be read, or do not fit into memory.
         """
         return Windows(
             self.rows, length, stride=stride, pad=pad, returns_to_go=returns_to_go, columns=columns
@@ -248,31 +249,31 @@ class Dataset:
         columns: Names = None,
         infos: Sequence[str] = (),
     ) -> Iterator[Batch]:
-        """Read all steps once, in batches of `n` as `transitions` has them; the last one has the rest.
+        """Read all steps once, in batches of `n` like those of `transitions`; the last one may be smaller.
 
-        About 64 MiB of steps are in memory at one time, and at most a row group more.
+        About 64 MiB of steps are in memory at one time, and at most one row group more.
 
         Args:
-            n: The steps of a batch.
-            shuffle: A seed: row groups come in random order, and the steps of as many of them as are in
-                memory at one time are shuffled among one another. None keeps the order of the episodes.
-            columns: As those of `transitions`.
-            infos: Likewise.
+            n: The number of steps of a batch.
+            shuffle: A seed. Row groups come in random order, and all steps in memory are shuffled. None keeps
+                the order of the episodes.
+            columns: As for `transitions`.
+            infos: As for `transitions`.
 
         Raises:
-            ValueError: If `n` is less than 1, or there is no such column or info.
+            ValueError: If `n` is less than 1, or a column or info does not exist.
             DatasetFormatError: If the files are damaged, or contradict each other.
-            StorageError: If they cannot be read.
+            StorageError: If the files cannot be read.
         """
         if n < 1:
-            raise ValueError(f"a batch of {n} steps was asked for: give 1 or more")
+            raise ValueError(f"a batch has {n} steps, expected at least 1")
         return stream_batches(self.rows, n, shuffle, columns, infos)
 
 
 class Episode:
-    """One episode: its row of `meta/episodes` at once, its steps when they are asked for.
+    """One episode. Its row of `meta/episodes` is in memory; its steps are read on access.
 
-    Arrays are the episode's own, and may be written to.
+    Arrays are writable and belong to this object.
     """
 
     __slots__ = ("_at", "_block", "_fields", "_place", "_table")
@@ -280,10 +281,10 @@ class Episode:
     def __init__(self, table: EpisodeTable, at: int, block: Rows | None = None, place: int = 0) -> None:
         self._table = table
         self._at = at
-        # The episodes of a block are made into batches together, once that of one is asked for.
+        # All episodes of a block are decoded when the batch of one is accessed.
         self._block = block
         self._place = place
-        self._fields: dict[str, Tree] = {}  # Those that were asked for.
+        self._fields: dict[str, Tree] = {}  # The fields that were accessed.
 
     def __len__(self) -> int:
         return int(self._fact("length"))
@@ -304,22 +305,22 @@ class Episode:
 
     @property
     def id(self) -> int:
-        """Its place in the dataset."""
+        """Its index in the dataset."""
         return int(self._fact("episode_id"))
 
     @property
     def source(self) -> int:
-        """The place of the run that it is of, in the `sources` of info.json."""
+        """The index of its run in the `sources` of info.json."""
         return int(self._fact("source"))
 
     @property
     def number(self) -> int:
-        """Its number, which with the root seed decides its seeds."""
+        """Its episode number, which decides its seeds together with the root seed."""
         return int(self._fact("episode_number"))
 
     @property
     def seed(self) -> int:
-        """The seed given to `env.reset`."""
+        """The seed passed to `env.reset`."""
         return int(self._fact("seed"))
 
     @property
@@ -329,17 +330,17 @@ class Episode:
 
     @property
     def terminated(self) -> bool:
-        """Whether it ended by its own rules."""
+        """True if it ended in a terminal state."""
         return bool(self._fact("terminated"))
 
     @property
     def truncated(self) -> bool:
-        """Whether it was cut off."""
+        """True if it was cut off, e.g. by a time limit."""
         return bool(self._fact("truncated"))
 
     @property
     def observations(self) -> Tree:
-        """What the policy saw at each step, tree of arrays (T, *shape)."""
+        """The observation before each step, tree of arrays (T, *shape)."""
         return self._field("observation")
 
     @property
@@ -354,12 +355,12 @@ class Episode:
 
     @property
     def last_observation(self) -> Tree:
-        """What followed the last step, tree of arrays of the space's shapes."""
+        """The observation after the last step, tree of arrays of the space's shapes."""
         return map_tree(itemgetter(0), self._field("last_observation"))
 
     @property
     def next_observations(self) -> Tree:
-        """What followed each step, tree of arrays (T, *shape)."""
+        """The observation after each step, tree of arrays (T, *shape)."""
         return map_tree(partial(following, ends=[-1]), self.observations, self._field("last_observation"))
 
     def _field(self, name: str) -> Tree:
@@ -369,32 +370,32 @@ class Episode:
 
     @property
     def env_infos(self) -> Arrays:
-        """The infos of `env.step`, by key: arrays (T, ...), each read when it is asked for."""
+        """The infos of `env.step` by key, arrays (T, ...) that are read on access."""
         return EpisodeInfos(self, "env_info")
 
     @property
     def agent_infos(self) -> Arrays:
-        """The infos of the policy, likewise."""
+        """The infos of the policy by key, arrays (T, ...) that are read on access."""
         return EpisodeInfos(self, "agent_info")
 
     @property
     def episode_infos(self) -> Arrays:
-        """The infos of `env.reset`, by key: arrays (1, ...), likewise."""
+        """The infos of `env.reset` by key, arrays (1, ...) that are read on access."""
         return EpisodeInfos(self, "episode_info")
 
     @property
     def batch(self) -> EpisodeBatch:
-        """The episode as a batch of one; the errors are those of `Dataset.to_episode_batch`."""
+        """The episode as an `EpisodeBatch`; the errors are those of `Dataset.to_episode_batch`."""
         return self.rows.batch() if self._block is None else self._block.batches[self._place]
 
     @property
     def rows(self) -> Rows:
-        """What the package itself reads by."""
+        """The episode's rows, for use within the package."""
         return Rows(self._table, np.array([self._at]))
 
 
 class EpisodeInfos(Mapping[str, Array]):
-    """The infos of one group of an episode; a value is read without the others, keys are read with all."""
+    """The infos of one group of an episode; values are read one at a time, the keys all at once."""
 
     def __init__(self, episode: Episode, group: str) -> None:
         self._episode = episode

@@ -1,4 +1,4 @@
-"""The record of a dataset: what info.json holds, field by field. `read_info` refuses a field of another type.
+"""The fields of info.json, the record of a dataset. `read_info` refuses a field of another type.
 
 The types describe the JSON document itself, so fields that a newer version adds pass through in their order.
 `NotRequired` fields may be absent. Fields of type `Any` are recorded for people; no code relies on them.
@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict, cast, get_args, get_origin, get_
 from rollout_cli.sources.pins import FileRecord
 
 Object = dict[str, Any]
-"""A JSON object whose members others check, or pass through."""
+"""A JSON object that other modules check, or that passes through."""
 
 
 class WrapperRecord(TypedDict):
@@ -95,14 +95,14 @@ class ChangeRecord(TypedDict):
 
 
 class GitRecord(TypedDict):
-    """The git commit of the working folder, and whether it had uncommitted changes."""
+    """The git commit of the working folder, and a flag for uncommitted changes."""
 
     commit: str
     dirty: NotRequired[Any]
 
 
 class VerdictRecord(TypedDict):
-    """Whether the episodes are the same when they are run again."""
+    """The verdict on reproducibility: do episodes repeat exactly if they are run again?"""
 
     status: str
     reason: NotRequired[str]
@@ -112,7 +112,7 @@ class VerdictRecord(TypedDict):
 
 
 class AcceptanceRecord(TypedDict):
-    """How many episodes `--keep` kept of those below `next_number`."""
+    """The numbers of run and kept episodes below `next_number`, with `--keep`."""
 
     next_number: int
     run: int
@@ -129,7 +129,7 @@ class SkippedEpisode(TypedDict):
 
 
 class SkippedRecord(TypedDict):
-    """The episodes that were left out."""
+    """The episodes that were skipped."""
 
     count: int
     note: NotRequired[Any]
@@ -137,7 +137,7 @@ class SkippedRecord(TypedDict):
 
 
 class RunFacts(TypedDict):
-    """What a run ran, where, and how it ended."""
+    """The environment, policy and options of a run, its circumstances, and its end."""
 
     env: NotRequired[EnvRecord]
     env_source: NotRequired[EnvSourceRecord]
@@ -186,7 +186,7 @@ class AnomalyRecord(TypedDict):
 
 
 class Totals(TypedDict):
-    """What the segments of a dataset hold."""
+    """The contents of the segments of a dataset."""
 
     episodes: int
     steps: int
@@ -222,7 +222,7 @@ class CardRecord(TypedDict):
 
 
 class DatasetInfo(Totals):
-    """The whole of info.json."""
+    """The document info.json."""
 
     format: Any
     format_version: Any
@@ -242,7 +242,7 @@ class DatasetInfo(Totals):
 
 
 def add_facts(record: RunRecord | DatasetInfo, facts: Mapping[str, Any]) -> None:
-    """Set fields of a record by their names, as JSON has them."""
+    """Set fields of a record by their JSON names."""
     cast("Object", record).update(facts)
 
 
@@ -271,7 +271,7 @@ def wrong_field(info: Mapping[str, Any]) -> str | None:
 
 
 def _problems(declared: Any, value: Any, place: str) -> Iterator[str]:
-    """Yield a description of each invalid value at `place` of the document and below it."""
+    """Yield a description of each invalid value at `place` of the document, and of invalid nested values."""
     kind = next((kind for kind in _kinds(declared) if _is_of(kind, value)), None)
     if kind is None:
         yield f"its {place} is {value!r:.200}, expected {_named(declared)}"
@@ -311,7 +311,7 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type of JSON values that a declared type has."""
+    """Return the type of JSON values for a declared type."""
     if is_typeddict(kind):
         return dict
     return get_origin(kind) or kind

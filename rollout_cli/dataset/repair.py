@@ -1,8 +1,7 @@
-"""Making the valid part of a dataset the dataset: the rest is moved aside, and nothing is deleted.
+"""Repair: keep the valid part of a dataset, and move all other files to a repair folder.
 
-Files are moved from the last one on, a commit record before its rows, and info.json is written behind them.
-So a repair that was killed leaves a dataset whose info.json states more than its files hold, which the next
-repair completes.
+Files are moved in reverse order, a commit record before its rows, and info.json is written last. After a
+kill, info.json states more than the files hold, and the next repair completes the move.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from rollout_cli.sources.remote import folder_of
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """The outcome of a repair, or of one that was only tried.
+    """The result of a repair, or of a dry run.
 
-    Files were `moved` to the folder `aside`, None where none was; the readable episodes in them are
-    `dropped_episodes`.
+    Files were `moved` to the folder `aside` (None if none was moved); `dropped_episodes` counts the readable
+    episodes in them.
     """
 
     path: Path
@@ -46,18 +45,18 @@ class RepairReport:
 
 
 def repair_dataset(path: AnyPath, *, dry_run: bool = False) -> RepairReport:
-    """Keep the segments of each partition before the first one at fault, and move the others aside.
+    """Keep the segments of each partition before the first faulty one, and move the others to a repair folder.
 
-    Unless all episodes that info.json states are still there, the status becomes `interrupted`. With
-    `dry_run` nothing is changed, and the report says what would be.
+    The status becomes `interrupted`, unless all episodes that info.json states are still there. With `dry_run`,
+    the report describes the changes that would be made.
 
     Raises:
-        DatasetFormatError: If there is no dataset of this format, or its info.json is lost or damaged.
-        DatasetLockedError: If it is being written.
-        StorageError: If it cannot be read or written.
+        DatasetFormatError: If the folder is not a dataset of this format, or its info.json is damaged.
+        DatasetLockedError: If a run is writing the dataset.
+        StorageError: If the dataset cannot be read or written.
     """
     root = folder_of(path)
-    read_info(root)  # Without one there is nothing to lock.
+    read_info(root)  # Fails early: without a dataset, no lock is needed.
     if dry_run:
         return _repair(root, None)
     files = file_store(root)
@@ -66,29 +65,29 @@ def repair_dataset(path: AnyPath, *, dry_run: bool = False) -> RepairReport:
 
 
 def _repair(root: Path, files: FileStore | None) -> RepairReport:
-    """Repair the dataset in `root`; without `files` only report."""
+    """Repair the dataset in `root`; without `files`, only return the report."""
     verified = verify_dataset(root)
     kept = _valid_segments(verified)
     invalid = {*verified.data_files, *verified.episodes_files} - {written.segment for written in kept}
     aside = aside_path(root)
     moved = []
-    # A commit record goes before its rows, the last segment first: at each moment a dataset is left.
+    # Remove a commit record before its rows, the last segment first: each intermediate state is a dataset.
     for segment in sorted(invalid, reverse=True):
         moved += [part[segment] for part in (verified.episodes_files, verified.data_files) if segment in part]
     moved += verified.unexpected
     info = verified.info.copy()
     add_facts(info, totals_of_segments(kept))
     before = verified.info
-    is_whole = (info["episodes"], info["steps"]) == (before["episodes"], before["steps"])
-    if not is_whole or info["status"] == "collecting":
+    keeps_all = (info["episodes"], info["steps"]) == (before["episodes"], before["steps"])
+    if not keeps_all or info["status"] == "collecting":
         info["status"] = "interrupted"
-    if not (is_whole or info["derived"]):  # What ended the run, and what it kept, was said of other episodes.
+    if not (keeps_all or info["derived"]):  # The recorded end and acceptance are those of other episodes.
         source = collected_source(info)
         source.pop("stopped_by", None)
         source.pop("acceptance", None)
         info["sources"] = [source]
-    if not is_whole and "card" in info:
-        info["card"] = {**info["card"], "plot": False}  # The picture shows them, too.
+    if not keeps_all and "card" in info:
+        info["card"] = {**info["card"], "plot": False}  # The picture shows dropped episodes.
     report = RepairReport(
         path=root,
         changed=bool(moved or verified.faults or info["status"] != verified.info["status"]),
@@ -101,7 +100,7 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     )
     if files is not None and report.changed:
         for path in (info_path(root), stats_path(root)):
-            if moved and path.is_file():  # Copies: both are written again.
+            if moved and path.is_file():  # Copy: both files are written again.
                 files.replace(aside / path.relative_to(root), path.read_bytes())
         for path in moved:
             files.move(path, aside / path.relative_to(root))
@@ -112,7 +111,7 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
 
 
 def _valid_segments(report: VerifyReport) -> list[Written]:
-    """Return the segments of each partition before its first one that is missing or at fault."""
+    """Return the segments of each partition before its first missing or faulty one."""
     wrong = {fault.segment for fault in report.faults}
     kept = []
     following: Counter[int] = Counter()

@@ -1,7 +1,7 @@
-"""Rewriting: episodes of datasets become a new dataset, a row group at a time; the old datasets stay.
+"""Rewriting: new datasets from the episodes of others, one row group at a time.
 
-What is written is committed like a run. A dataset that is made of others names the runs of its episodes
-(`sources`) and how it was made of them (`derived`).
+A new dataset is committed like a run. Its info.json has the runs of its episodes (`sources`) and the
+operations that made it (`derived`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from rollout_cli.progress import Progress
 from rollout_cli.sources.remote import folder_of
 
 Rewritten = tuple[Chunk, int, Array | None]
-"""Whole episodes, the partition they go to, and their sources, int64 (N,); None for the first source."""
+"""Complete episodes, their partition, and their sources, int64 (N,); None for the first source."""
 
 Change = Callable[[Rows, Chunk], Chunk]
-"""Returns other steps for whole episodes, which are given as rows of the old dataset, and as a chunk."""
+"""Returns changed steps for complete episodes, which are passed as rows of the old dataset and as a chunk."""
 
 
 def rewrite(
@@ -47,11 +47,11 @@ def rewrite(
     n_steps: int,
     progress: Progress,
 ) -> DatasetSummary:
-    """Write episodes, of `n_steps` in all, to a complete dataset, whose settings have `columns`.
+    """Write `n_steps` steps of episodes to a complete dataset, whose settings have `columns`.
 
     Raises:
-        DatasetExistsError: If the folder holds something that may not be replaced.
-        StorageError: If a disk fails, or a dataset that is read is damaged.
+        DatasetExistsError: If the content of the folder may not be replaced.
+        StorageError: If a disk operation fails, or an input is damaged.
     """
     progress.start(label=str(folder.path), total_steps=n_steps, total_episodes=None)
     progress.begin()
@@ -66,24 +66,24 @@ def rewrite(
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """A dataset that is made of others, or would be, where it is not `written`."""
+    """A dataset made from others; with `written` False, the result of a dry run."""
 
     path: Path
     operation: str
     episodes: int
     steps: int
-    sources: int  # Runs that its episodes are of.
+    sources: int  # The number of runs of its episodes.
     written: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Derivation:
-    """A dataset that is to be made of others: everything is checked, and nothing is written.
+    """A planned dataset, to be made from others: all inputs are checked, and nothing is written.
 
     Attributes:
-        result: What it will be.
-        settings: Those of the new dataset.
-        chunks: Its episodes, which are read as they are asked for, once.
+        result: The dataset that would be written.
+        settings: The settings of the new dataset.
+        chunks: Its episodes, read on iteration; a single pass.
     """
 
     result: Edited
@@ -103,39 +103,41 @@ def derivation(
     change: Change | None = None,
     changed: bytes = b"",
 ) -> Derivation:
-    """Return how a dataset is made of others: their episodes after one another.
+    """Plan a dataset from the concatenated episodes of others.
 
     Args:
-        inputs: What is read. Datasets of one run share its record.
+        inputs: The datasets to read. Datasets of one run share its record.
         output: The folder of the new dataset.
-        operation: What is done, as info.json names it.
-        options: How, as plain values.
-        next_observation: Whether steps have the observation that followed; None: as in the inputs.
-        limits: The limits of its segments; None: those of the first input.
-        drop_info: Infos to leave out: dotted paths, or globs of them.
-        change: What is done to the episodes on their way; None leaves them as they are.
-        changed: Some of what that makes of them, which tells it from another change of the same name.
+        operation: The name of the operation in info.json.
+        options: The options of the operation, as plain values.
+        next_observation: True to store next observations; None to keep the form of the inputs.
+        limits: The limits of segments; None for those of the first input.
+        drop_info: Infos to leave out: dotted paths, or glob patterns.
+        change: A function applied to the episodes; None leaves them unchanged.
+        changed: A sample of the output of `change`, to distinguish it from another function of that name.
 
     Raises:
-        UsageError: If there is no episode, one is given twice, the datasets have different spaces or limits,
-            or one of them is in that folder.
+        UsageError: If the inputs are empty, share an episode, have different spaces or limits, or contain the
+            output folder.
     """
     inputs = [dataset for dataset in inputs if len(dataset)]
     if not inputs:
         raise UsageError(
-            "there is no episode to write", code="no-episode", hint="choose some episodes, or another dataset"
+            "the inputs have no episodes",
+            code="no-episode",
+            hint="select at least one episode, or another dataset",
         )
     first = inputs[0].info
     path = folder_of(output).resolve()
     _check_inputs(inputs, path)
     _refuse_repeated(inputs)
     sources: list[RunRecord] = []
-    places = [_places_of(dataset, sources) for dataset in inputs]
-    made = {
+    places = [_source_indices(dataset, sources) for dataset in inputs]
+    operation_record = {
         "operation": operation,
         "options": dict(options),
         "inputs": [fingerprint_of(dataset.info) for dataset in inputs],
-        "episodes": _hash_of(inputs, changed),
+        "episodes": _content_hash(inputs, changed),
     }
     settings = DatasetSettings(
         inputs[0].env_spec,
@@ -148,7 +150,7 @@ def derivation(
             for name, column in _joined_columns(inputs).items()
             if len(unmatched_patterns(drop_info, [name])) == len(drop_info)
         },
-        derived=[*_steps_before(inputs), made],
+        derived=[*_earlier_operations(inputs), operation_record],
     )
     steps = sum(dataset.rows.n_steps for dataset in inputs)
     change = change or (lambda _, chunk: without_infos(chunk, drop_info))
@@ -161,28 +163,28 @@ def derivation(
 
 
 def _check_inputs(inputs: Sequence[Dataset], path: Path) -> None:
-    """Refuse datasets that do not fit together, or one that the output would lie in."""
+    """Refuse incompatible datasets, and an output folder inside an input."""
     first = inputs[0]
     expected: Document = first.info
     for dataset in inputs:
         if dataset.path.resolve() in (path, *path.parents):
             raise UsageError(
-                f"{dataset.path} is read itself",
+                f"{dataset.path} is an input of this operation, so it cannot hold the output",
                 code="output-is-input",
-                hint="write to a folder outside of it",
+                hint="write to a folder outside the input",
             )
         info: Document = dataset.info
         names = ("spaces", "max_episode_length", "next_observation")
         if differing := [name for name in names if info[name] != expected[name]]:
             raise UsageError(
-                f"{dataset.path} and {first.path} do not fit together: {', '.join(differing)} differ",
+                f"{dataset.path} and {first.path} are not compatible: {', '.join(differing)} differ",
                 code="datasets-incompatible",
-                hint="join datasets of one environment",
+                hint="merge datasets of the same environment",
             )
 
 
-def _hash_of(inputs: Sequence[Dataset], changed: bytes) -> str:
-    """Return a hash of what is read, by which an open reader knows other episodes in the place of these."""
+def _content_hash(inputs: Sequence[Dataset], changed: bytes) -> str:
+    """Return a hash of the inputs, by which an open reader detects that other episodes replaced its own."""
     read = blake2b(changed, digest_size=16)
     for dataset in inputs:
         for name in ("source", "episode_number", "length", "return"):
@@ -190,51 +192,51 @@ def _hash_of(inputs: Sequence[Dataset], changed: bytes) -> str:
     return read.hexdigest()
 
 
-def _steps_before(inputs: Sequence[Dataset]) -> list[Fields]:
-    """Return how the inputs were made, without the hashes, each step once."""
-    steps = [
-        {name: value for name, value in step.items() if name != "episodes"}
+def _earlier_operations(inputs: Sequence[Dataset]) -> list[Fields]:
+    """Return the operations that made the inputs, without their hashes and without repetitions."""
+    operations = [
+        {name: value for name, value in operation.items() if name != "episodes"}
         for dataset in inputs
-        for step in dataset.info["derived"]
+        for operation in dataset.info["derived"]
     ]
-    return [step for at, step in enumerate(steps) if step not in steps[:at]]
+    return [operation for at, operation in enumerate(operations) if operation not in operations[:at]]
 
 
-def _places_of(dataset: Dataset, records: list[RunRecord]) -> Array:
-    """Return the place of each of a dataset's sources among the `records`, which get those that they lack."""
+def _source_indices(dataset: Dataset, records: list[RunRecord]) -> Array:
+    """Return the index of each of a dataset's sources in `records`, to which missing sources are added."""
     places = np.full(len(dataset.info["sources"]), -1)
-    for at in np.unique(dataset.rows.column("source")).tolist():  # A selection may have none of some run.
+    for at in np.unique(dataset.rows.column("source")).tolist():  # A selection may have no episode of a run.
         source = dataset.info["sources"][at]
         alike = (place for place, record in enumerate(records) if _is_shared(record, source))
         place = places[at] = next(alike, len(records))
         if place == len(records):
             records.append(source)
-        records[place] = _one_record(records[place], source)
+        records[place] = _joined_record(records[place], source)
     return places
 
 
 def _is_shared(first: RunRecord, other: RunRecord) -> bool:
-    """Return whether the episodes of two records may have one: of one run, with its code, files and options.
+    """Return True if two records may share an episode: they have the same run, code, files and options.
 
-    Its fingerprint does not tell: a change may not show in the first episode.
+    The fingerprint is not enough: a change may not affect the first episode.
     """
-    # Most are of different runs, which is seen at once: there may be thousands of them.
-    if first["run"] != other["run"] or _made_by(first) != _made_by(other):
+    # A cheap test first: most of possibly thousands of records have different runs.
+    if first["run"] != other["run"] or _shared_options(first) != _shared_options(other):
         return False
     files = [source.get("files", []) for source in (first, other)]
     changes = [*compare_files(*files), *compare_files(*reversed(files))]
     return not of_effect(changes, Effect.ACCEPTABLE)
 
 
-def _made_by(source: RunRecord) -> list[Any]:
-    """Return the options of a run but those in which its parts may differ, and the hashes of its code."""
+def _shared_options(source: RunRecord) -> list[Any]:
+    """Return the options that parts of one run must share, and the hashes of its code."""
     options = {**source.get("collector", {}), **dict.fromkeys(("episodes", "shard", "workers"))}
     parts: tuple[Document, ...] = (source.get("policy", {}), source.get("env", {}), source.get("worker", {}))
     return [options, *(part.get("sha256") for part in parts)]
 
 
-def _one_record(first: RunRecord, other: RunRecord) -> RunRecord:
-    """Return the record of a run of which two datasets have parts: the weaker verdict, what each lists."""
+def _joined_record(first: RunRecord, other: RunRecord) -> RunRecord:
+    """Return the joint record of two parts of a run: the weaker verdict, and the union of their lists."""
     joined = first.copy()
     if files := joined_files(first.get("files", []), other.get("files", [])):
         joined["files"] = files
@@ -251,7 +253,7 @@ def _one_record(first: RunRecord, other: RunRecord) -> RunRecord:
 
 
 def _refuse_repeated(inputs: Sequence[Dataset]) -> None:
-    """Refuse an episode that is given twice."""
+    """Refuse inputs that share an episode."""
     runs = dict[str | None, int]()
     places = [
         np.array([runs.setdefault(source["run"], len(runs)) for source in dataset.info["sources"]])
@@ -265,14 +267,14 @@ def _refuse_repeated(inputs: Sequence[Dataset]) -> None:
     )
     if len(np.unique(identities, axis=0)) < len(identities):
         raise UsageError(
-            "an episode is given twice: two datasets have it",
+            "two inputs have the same episode",
             code="episode-repeated",
-            hint="give each episode of a run once",
+            hint="pass each episode of a run once",
         )
 
 
 def _joined_columns(inputs: Sequence[Dataset]) -> InfoColumns:
-    """Return the info columns that hold the values of all; those without a common kind become JSON."""
+    """Return the info columns for the values of all inputs; infos without a common kind become JSON."""
     met: dict[str, tuple[InfoPath, dict[str, bool]]] = {}
     for dataset in inputs:
         for name, (path, kind) in dataset.rows.table.schema.infos.items():

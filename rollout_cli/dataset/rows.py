@@ -1,4 +1,4 @@
-"""The rows of some episodes of a dataset in both tables, which are decoded together, or searched."""
+"""The rows of selected episodes in both tables: decoding and searching."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from rollout_cli.errors import DatasetFormatError, StorageError
 
 
 class Rows:
-    """The rows of some episodes of a dataset, which are decoded together. It can be pickled.
+    """The rows of selected episodes of a dataset; picklable.
 
     Attributes:
         table: All episodes of the dataset.
-        ids: The places of these in it, int64 (N,).
-        places: The same as a sequence, which gives Python's own numbers.
+        ids: The indices of the selected episodes in `table`, int64 (N,).
+        places: The indices `ids` as a sequence of Python integers.
     """
 
     def __init__(self, table: EpisodeTable, ids: Array) -> None:
@@ -50,11 +50,11 @@ class Rows:
 
     @property
     def n_steps(self) -> int:
-        """How many steps the episodes have."""
+        """The number of steps of the episodes."""
         return int(self.column("length").sum())
 
     def select(self, places: Any) -> Rows:
-        """Return the rows of the episodes at these places, whatever numpy takes for some of an array."""
+        """Return the rows of the episodes at these places, any index of a numpy array."""
         return Rows(self.table, self.ids[places])
 
     def column(self, name: str) -> Array:
@@ -63,7 +63,7 @@ class Rows:
 
     @cached_property
     def batches(self) -> list[EpisodeBatch]:
-        """Each episode by itself."""
+        """One batch per episode."""
         return self.batch().split()
 
     def batch(self) -> EpisodeBatch:
@@ -72,7 +72,7 @@ class Rows:
             return EpisodeBatch.from_chunks(self.spaces.env_spec, [self.chunk()])
 
     def chunk(self, most_steps: int | None = None) -> Chunk:
-        """Return the episodes as a chunk that a writer writes unchanged; of one, perhaps its first steps.
+        """Return the episodes as a chunk, ready to be written unchanged; `most_steps` cuts a single episode.
 
         The errors are those of `Dataset.to_episode_batch`.
         """
@@ -91,12 +91,12 @@ class Rows:
             raise StorageError(
                 f"{len(self):,} episodes do not fit into memory: {error}",
                 code="out-of-memory",
-                hint="read some episodes at a time: dataset[a:b].to_episode_batch()",
+                hint="read fewer episodes at a time: dataset[a:b].to_episode_batch()",
             ) from error
         except (ValueError, KeyError, AttributeError, RecursionError) as error:
             file = min(self.data_files(), default=self.root)
             raise DatasetFormatError(
-                f"{file} or its file in meta/episodes holds what cannot be decoded: {error}",
+                f"cannot decode the rows of {file} or of its file in meta/episodes: {error}",
                 code="rows-undecodable",
                 hint=DAMAGED_HINT,
             ) from error
@@ -106,7 +106,7 @@ class Rows:
         return self._read(DATA, self._step_places(), columns)
 
     def some_steps(self, most: int, columns: Columns = None, *, n_runs: int = 16) -> pa.Table:
-        """Return the rows of `data`; where there are more than `most`, `n_runs` runs that lie evenly."""
+        """Return the rows of `data`; if there are more than `most`, a sample of `n_runs` evenly spaced runs."""
         places = self._step_places()
         stops = np.cumsum(self.column("length"))
         total = int(stops[-1]) if len(stops) else 0
@@ -114,14 +114,14 @@ class Rows:
         if total <= most:
             return self._read(DATA, places, columns)
         size = most // n_runs
-        begins = np.linspace(0, total - size, n_runs, dtype=np.int64)
-        chosen = (begins[:, None] + np.arange(size)).reshape(-1)
+        starts = np.linspace(0, total - size, n_runs, dtype=np.int64)
+        chosen = (starts[:, None] + np.arange(size)).reshape(-1)
         episodes = np.searchsorted(stops, chosen, side="right")
         rows = places[episodes, 3] - stops[episodes] + chosen
         return self._read(DATA, np.column_stack([places[episodes, :2], rows, rows + 1]), columns)
 
     def data_files(self) -> set[Path]:
-        """Return the files of `data` that hold the episodes' steps."""
+        """Return the files of `data` with the episodes' steps."""
         return {path for path, _ in self.table.files(DATA, self._step_places())}
 
     def ends(self, columns: Columns = None) -> pa.Table:
@@ -131,17 +131,17 @@ class Rows:
     def step_info(self, name: str) -> Array:
         """Return an info of steps that has a column, such as `env_info.x`, (T, ...).
 
-        It is a masked array where some steps lack it; among objects None stands for no value.
+        It is a masked array if some steps lack the info; in an array of objects, None is a missing value.
 
         Raises:
-            ValueError: If there is no such column.
+            ValueError: If the column does not exist.
         """
         group, _, key = name.partition(".")
         typed = self.table.schema.infos
         names = [other for other in typed if not other.startswith("episode_info.")]
         if name not in names:
             raise ValueError(
-                f"no info {name!r} of steps has a column; those that have one: {', '.join(names) or 'none'}"
+                f"unknown info column of steps: {name!r}; choose from: {', '.join(names) or 'none'}"
             )
         values = self.info_values(group, key)
         if values is not None:
@@ -152,9 +152,9 @@ class Rows:
         return all_masked((self.n_steps, *shape), dtype)
 
     def info_values(self, group: str, key: str) -> Array | None:
-        """Return the info `key` as a batch has it; None where no step, or no episode, has it.
+        """Return the info `key` in the form of a batch; None if no step, or no episode, has it.
 
-        Of the other infos those alone are read that have no columns.
+        The JSON remainder of the group is read too.
         """
         columns = tuple(
             name for name in (f"{group}.{key}", f"{group}_extra") if name in self.info["features"]
@@ -162,7 +162,7 @@ class Rows:
         return self._infos(group, columns).get(key)
 
     def info_keys(self, group: str) -> Collection[str]:
-        """Return the keys of the infos that some step, or some episode, of these has."""
+        """Return the keys of the infos that at least one step or episode has."""
         typed = (name for name in self.table.schema.infos if name.startswith(f"{group}."))
         return self._infos(group, (*typed, f"{group}_extra")).keys()
 
@@ -172,7 +172,7 @@ class Rows:
             return decode_infos(group, table)
 
     def blocks(self) -> Iterator[Rows]:
-        """Yield the episodes that begin in one row group together."""
+        """Yield the episodes in blocks; a block has the episodes that start in one row group."""
         places = self._step_places()
         for path, part in self.table.files(DATA, places):
             groups = np.searchsorted(self.table.reader.edges(path), places[part, 2], side="right")
@@ -180,12 +180,12 @@ class Rows:
                 yield self.select(slice(part.start + start, part.start + stop))
 
     def matching(self, expression: str) -> Array:
-        """Return of which episodes an expression is true, bool (N,); only columns that it names are read.
+        """Return a mask of the episodes that match an expression, bool (N,); only the named columns are read.
 
         Raises:
-            UsageError: If it is not of the language, or names a column that the dataset does not have.
+            UsageError: If the expression is invalid, or names an unknown column.
             DatasetFormatError: If the files are damaged.
-            StorageError: If they cannot be read.
+            StorageError: If the files cannot be read.
         """
         parsed = Expression(expression)
         if not len(self):
@@ -197,14 +197,14 @@ class Rows:
         return parsed.evaluate(columns, len(self))
 
     def _named_columns(self, names: tuple[str, ...]) -> dict[str, Array]:
-        """Return the values of columns, one an episode; of infos of steps, those of the last step."""
+        """Return the values of columns, one per episode; infos of steps have the value of the last step."""
         columns: dict[str, Array] = {
             name: np.ma.asarray(self.column(name)) for name in names if name in self.table.facts
         }
         typed = self.table.schema.infos
         for prefix in INFO_GROUPS:
             wanted = {name for name in names if name.startswith(f"{prefix}.")}
-            stored = (*sorted(wanted & typed.keys()), f"{prefix}_extra")  # It has values of other types, too.
+            stored = (*sorted(wanted & typed.keys()), f"{prefix}_extra")  # With values of other types.
             if not wanted:
                 continue
             table = self.ends(stored) if prefix == "episode_info" else self._last_steps(stored)
@@ -216,7 +216,7 @@ class Rows:
         return columns
 
     def _last_steps(self, columns: tuple[str, ...]) -> pa.Table:
-        """Return the rows of `data` that episodes end with."""
+        """Return the last row of `data` of each episode."""
         tables = []
         for block in self.blocks():
             ends = np.cumsum(block.column("length")) - 1
@@ -224,13 +224,13 @@ class Rows:
         return pa.concat_tables(tables)
 
     def _step_places(self) -> Array:
-        """Return the places of the episodes' rows in `data`, as `_read` takes them."""
+        """Return the places of the episodes' rows in `data`, for `_read`."""
         return self.table.places(DATA, self.ids)
 
     def _read(self, folder: str, places: Array, columns: Columns = None) -> pa.Table:
-        """Return rows of a table, of which `places` has ranges.
+        """Return the rows of a table in the ranges `places`.
 
-        They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists.
+        The result consists of slices, because `take` of pyarrow 26 returns wrong rows of nested fixed-size lists.
         """
         if not len(places):
             schema = self.table.schema.data if folder == DATA else self.table.schema.episodes
@@ -245,11 +245,11 @@ class Rows:
 
 
 def rows_of(root: Path, info: DatasetInfo, files: Mapping[FileId, Path]) -> Rows:
-    """Return the rows of the dataset in `root` as far as these episodes files go.
+    """Return the rows of the dataset in `root` from these episodes files.
 
     Raises:
-        DatasetFormatError: If the dataset contradicts itself.
-        StorageError: If it cannot be read.
+        DatasetFormatError: If the files contradict each other.
+        StorageError: If the files cannot be read.
     """
     table = read_episode_table(root, info, files)
     return Rows(table, np.arange(table.table.num_rows))

@@ -1,4 +1,4 @@
-"""How two runs differ. `compare_runs` decides for resume, merge, replay and `info` what makes two runs the same.
+"""Differences between two runs; `compare_runs` decides for resume, merge, replay and `info` if runs are the same.
 
 A file is its content (SHA-256) and the place it was read from; its label only appears in messages.
 """
@@ -17,29 +17,29 @@ from rollout_cli.keywords import Record
 from rollout_cli.sources.pins import FileRecord
 
 _LONGEST = 500
-"""Characters of a value that a message shows: a table of tasks may be long."""
+"""The maximum number of characters of values in a message: a table of tasks may be long."""
 
 
 class Effect(Enum):
-    """What a change means for a dataset that would contain both runs."""
+    """The consequence of a change for a dataset that would contain both runs."""
 
     REFUSED = auto()
     """The runs cannot be in one dataset."""
     ACCEPTABLE = auto()
-    """They can be if the user accepts changes."""
+    """The runs can be in one dataset if the user accepts changes."""
     WARNING = auto()
     NOTICE = auto()
 
 
 class Rule(Enum):
-    """A way in which runs differ: its effect, and its message."""
+    """A kind of difference between runs: its effect, and its message."""
 
     OPTION = Effect.REFUSED, "{name} was {old}, is {new}"
     SOURCE = Effect.ACCEPTABLE, "the source of the {name} has changed ({old})"
     FILE_CHANGED = Effect.ACCEPTABLE, "{name} has changed"
     FILE_MISSING = Effect.ACCEPTABLE, "{name} is no longer read"
     EPISODE = Effect.ACCEPTABLE, "{name}"
-    """A stored episode differs when it is run again; the name describes the difference."""
+    """A stored episode differs if it is run again; the name describes the difference."""
     FILE_NEW = Effect.NOTICE, "{name} is read, and was not read before"
     VERSION = Effect.WARNING, "{name} was {old}, is {new}"
 
@@ -64,7 +64,7 @@ class Change:
 
     @property
     def effect(self) -> Effect:
-        """What the change means for a dataset."""
+        """The consequence of the change for a dataset."""
         return self.rule.value[0]
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ def of_effect(changes: Iterable[Change], *effects: Effect) -> list[Change]:
 def compare_runs(
     stored: RunFacts, new: RunFacts, options: Iterable[str], *, is_complete: bool = True
 ) -> tuple[Change, ...]:
-    """Return how a new run differs from a stored one, in the order of these rules.
+    """Return the differences between a new run and a stored one, in the order of these rules.
 
     | what differs | effect |
     | --- | --- |
@@ -116,7 +116,7 @@ def compare_runs(
             no `files` and `versions` before its workers have started.
         new: The record of the new run.
         options: The names of the options to compare.
-        is_complete: Whether the new run has ended an episode, so that it has read its files.
+        is_complete: True if the new run has ended an episode, and so has read its files.
     """
     files = []
     if "files" in stored and "files" in new:
@@ -151,7 +151,7 @@ def _compare_options(stored: RunFacts, new: RunFacts, options: Iterable[str]) ->
             pairs[name] = (old["spec"], now["spec"])
     old, now = origins["policy"]
     pairs["policy_kwargs"] = (old["options"], now["options"])
-    if now.get("scheme"):  # The arguments of a user's class are compared as they are.
+    if now.get("scheme"):  # The arguments of a user's class are compared unchanged.
         pairs["policy_kwargs"] = (_without_folders(old["options"]), _without_folders(now["options"]))
     both: tuple[tuple[str, str, Record, Record], ...] = (
         ("seed", "root_seed", stored, new),
@@ -162,13 +162,13 @@ def _compare_options(stored: RunFacts, new: RunFacts, options: Iterable[str]) ->
         if key in old and key in now:
             pairs[name] = (old[key], now[key])
     for name, (before, after) in pairs.items():
-        # A record that lacks an option was made without it: it has no value, as an empty one.
+        # A record without an option predates the option, which is equivalent to an empty value.
         if before != after and (before or after or name == "seed"):
             yield Change(Rule.OPTION, name, before, after)
 
 
 def _without_folders(options: Record) -> Record:
-    """Return a policy's options, its files without their place: their contents are in the policy's hash."""
+    """Return a policy's options without the folders of files, whose contents are in the policy's hash."""
     return {
         name: _without_folders(value)
         if isinstance(value, Mapping)
@@ -203,14 +203,14 @@ def _compare_versions(stored: Mapping[str, str], new: Mapping[str, str]) -> Iter
 
 
 def place_of(file: FileRecord) -> str:
-    """Return what identifies a file in one run: its absolute path, if recorded, else its label."""
+    """Return the identity of a file in one run: its absolute path, if recorded, else its label."""
     return file.get("place", file["path"])
 
 
 def compare_files(
     stored: Sequence[FileRecord], new: Sequence[FileRecord], *, is_complete: bool = True
 ) -> list[Change]:
-    """Return how the files that a new run has read differ from those of a stored run; see `compare_runs`."""
+    """Return the differences between the files that two runs have read; see `compare_runs`."""
     old_places = _hashes_by_place(stored)
     new_places = _hashes_by_place(new)
     contents = {file["sha256"] for file in new}
@@ -245,7 +245,7 @@ def joined_files(
     """
     left_out = {(change.place, change.old) for change in accepted}
     left_out |= set(map(_identity, new))
-    # Of a module that the process had imported before, the stored record says when it is read.
+    # For a module that the process had imported before, the stored record has the time of the read.
     loaded = {_identity(file) for file in stored if file["read"] == "load"}
     files = [file for file in stored if _identity(file) not in left_out]
     for file in new:

@@ -1,4 +1,4 @@
-"""The tables `data` (one row a step) and `meta/episodes` (one row an episode), as Arrow schemas."""
+"""The tables `data` (one row per step) and `meta/episodes` (one row per episode), as Arrow schemas."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from rollout_cli.episodes.spaces import (
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 
 BIG_ROW_BYTES = 32 << 10
-"""Columns with rows of this size or more are written by chunk: joining them costs more than writing."""
+"""Columns with rows of at least this size are written in chunks: joining them costs more than writing."""
 
 
 def is_big(kind: pa.DataType) -> bool:
-    """Return whether a column of this type is written chunk by chunk: that of an image of many bytes."""
+    """Return True if a column of this type is written in chunks, e.g. large images."""
     return pa.types.is_fixed_size_binary(kind) and int(kind.byte_width) >= BIG_ROW_BYTES
 
 
@@ -56,12 +56,12 @@ EPISODE_FIELDS = _fields(
     data_file_index=pa.int32(),
     data_row_index=pa.int64(),
 )
-"""The columns of `meta/episodes` that every dataset has, whatever its spaces and infos."""
+"""The columns of `meta/episodes` that every dataset has, for any spaces and infos."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceColumn:
-    """A leaf of a space and its column, such as `observation.camera.0`; not `stored` without elements."""
+    """A leaf of a space and its column, such as `observation.camera.0`; not `stored` if it has no elements."""
 
     name: str
     leaf: Leaf
@@ -72,10 +72,10 @@ class SpaceColumn:
         return 0 not in self.leaf.shape
 
     def encode(self, parts: Sequence[Array]) -> pa.Array | pa.ChunkedArray:
-        """Return the column of values (n, *leaf.shape) that follow one another.
+        """Return the column of consecutive parts, values (n, *leaf.shape).
 
-        It is one contiguous array, since a Parquet page would otherwise end where a part does. Big rows are
-        exempt: their pages are cut row by row.
+        It is one contiguous array, because a Parquet page ends at the end of a part. Big rows are exempt: their
+        pages are cut row by row.
         """
         if is_big(self.type):
             return pa.chunked_array([encode_leaf(self.type, values) for values in parts])
@@ -107,12 +107,12 @@ SpaceColumns = tuple[SpaceColumn, ...]
 
 
 def space_columns(space: Space, prefix: str) -> SpaceColumns:
-    """Return one column a leaf of `space`, in the order of its leaves, named `prefix` or `prefix.path`.
+    """Return one column per leaf of `space`, in the order of its leaves, named `prefix` or `prefix.path`.
 
-    Keys may contain dots, so two paths can have one dotted name; the later one gets `#2`, `#3` and so on.
+    Keys may contain dots. If two paths have one dotted name, the later ones get the suffixes `#2`, `#3`, ….
 
     Raises:
-        UnsupportedSpaceError: For a space with no fixed set of columns, or a dtype that cannot be stored.
+        UnsupportedSpaceError: For a space without a fixed number of columns, or an unsupported dtype.
     """
     columns: dict[str, SpaceColumn] = {}
     for leaf in space_leaves(space):
@@ -133,7 +133,7 @@ class SpaceSchema:
 
     @classmethod
     def of(cls, env_spec: EnvSpec, *, next_observation: bool = False) -> SpaceSchema:
-        """Name the columns of `env_spec`; the errors are those of `space_columns`."""
+        """Return the columns of `env_spec`; the errors are those of `space_columns`."""
         observed = env_spec.observation_space
         return cls(
             env_spec,
@@ -172,7 +172,7 @@ def _space_fields(columns: Sequence[SpaceColumn]) -> list[pa.Field]:
 
 
 def _info_fields(prefix: str, infos: InfoColumns) -> list[pa.Field]:
-    """Return the Arrow fields of the typed columns of a group, then that of their JSON remainder."""
+    """Return the Arrow fields of the typed columns of a group, followed by its JSON remainder."""
     typed = [
         pa.field(name, info_type(kind)) for name, (_, kind) in infos.items() if name.startswith(f"{prefix}.")
     ]
@@ -180,14 +180,14 @@ def _info_fields(prefix: str, infos: InfoColumns) -> list[pa.Field]:
 
 
 def _row_bytes(column: pa.Field) -> int:
-    """Return the nominal bytes of a value, without texts and arrays of infos; a bool counts as one."""
+    """Return the nominal bytes of a value, without strings and info arrays; a bool counts as one."""
     kind = column.type
     count = 1
     while pa.types.is_fixed_size_list(kind):
         count = count * kind.list_size
         kind = kind.value_type
     if pa.types.is_string(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        # The empty rows of info columns count, or many rare infos would take memory that no limit sees.
+        # Empty rows of info columns count, or the memory of many rare infos would escape all limits.
         return 4 if column.nullable and "." in column.name else 0
     return int(count * max(1, kind.bit_width // 8))
 
@@ -199,8 +199,8 @@ class DatasetSchema:
     Attributes:
         data: The Arrow schema of `data`, with its metadata.
         episodes: The Arrow schema of `meta/episodes`, with its metadata.
-        step_bytes: Nominal bytes of a step, without texts and the arrays of infos.
-        episode_bytes: Nominal bytes of an episode's own row, without the same.
+        step_bytes: Nominal bytes of a step, without strings and info arrays.
+        episode_bytes: Nominal bytes of a row of `meta/episodes`, without strings and info arrays.
     """
 
     spaces: SpaceSchema
@@ -212,7 +212,7 @@ class DatasetSchema:
 
     @classmethod
     def of(cls, spaces: SpaceSchema, infos: InfoColumns, env: Document) -> DatasetSchema:
-        """Join the columns of spaces and infos; the record `env` goes into every file's footer."""
+        """Return the schema of spaces and infos; the record `env` goes into every file's footer."""
         data = [
             *_STEP_START,
             *_space_fields((*spaces.observation, *spaces.action)),
@@ -234,7 +234,7 @@ class DatasetSchema:
 
     @classmethod
     def from_info(cls, info: DatasetInfo) -> DatasetSchema:
-        """Return the schema that an info.json describes; `DatasetFormatError` where it describes none."""
+        """Return the schema that an info.json describes; raise `DatasetFormatError` if it is invalid."""
         try:
             observation, action = (
                 space_from_json(info["spaces"][name]) for name in ("observation", "action")
@@ -251,7 +251,7 @@ class DatasetSchema:
             UnsupportedSpaceError,
         ) as error:
             raise DatasetFormatError(
-                f"info.json does not describe columns: {error!r}", code="info-features", hint=LOST_INFO
+                f"info.json does not describe valid columns: {error!r}", code="info-features", hint=LOST_INFO
             ) from error
 
     def describe(self) -> Fields:
@@ -271,7 +271,7 @@ def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Document) -> pa.S
         "rollout.format_version": str(FORMAT_VERSION),
         "rollout.spaces": json.dumps(spaces.describe()),
         "rollout.max_episode_length": json.dumps(spaces.env_spec.max_episode_length),
-        # Keys are texts before they are sorted, as they are in info.json.
+        # The first dump makes all keys strings, which can be sorted.
         "rollout.env": json.dumps(json.loads(json.dumps(env)), sort_keys=True),
         **hf_metadata(columns),
     }
@@ -279,7 +279,7 @@ def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Document) -> pa.S
 
 
 def hf_metadata(columns: Iterable[pa.Field]) -> dict[str, str]:
-    """Return the metadata by which the `datasets` library knows the types of columns."""
+    """Return the metadata from which the `datasets` library reads the types of columns."""
     features = {field.name: _hf_feature(field.type) for field in columns}
     return {"huggingface": json.dumps({"info": {"features": features}})}
 
@@ -288,11 +288,11 @@ _HF_NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
 
 
 def _hf_feature(kind: pa.DataType) -> Fields:
-    """Return a column's type as the `datasets` library names it; structs are those of its images."""
+    """Return the feature of a column's type for the `datasets` library; only images are structs."""
     if pa.types.is_struct(kind):
         return {"_type": "Image"}
     if pa.types.is_nested(kind):
-        # `Sequence` is read by every version; `List`, which replaced it, only from 4.0 on.
+        # Every version reads `Sequence`; its replacement `List` needs version 4.0.
         length = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
         return {"feature": _hf_feature(kind.value_type), "length": length, "_type": "Sequence"}
     return {"dtype": _HF_NAMES.get(str(kind), str(kind)), "_type": "Value"}

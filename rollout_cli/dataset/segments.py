@@ -1,7 +1,7 @@
-"""Segments: a dataset's unit of memory, flush and commit, and how a partition's episodes are cut into them.
+"""Segments: a dataset's unit of memory, flush and commit, and the cutting of a partition into segments.
 
-A segment is one data file and the episodes file that commits it. A flush writes the open one as a full one is
-written, and a later write replaces it: it reads back what the flush wrote, exactly as a resumed process does.
+A segment is one data file and the episodes file that commits it. A flush writes the open segment like a full
+one. A later write reads it back, exactly as a resumed process does, and replaces it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from rollout_cli.episodes.chunk import AnyChunk, concatenate
 from rollout_cli.errors import StorageError, UsageError
 
 MOST_SEGMENT_BYTES = 1 << 30
-LEAST_SHARE = 4 << 20  # Nominal bytes of a segment that each of several partitions has at least.
-GROUP_BYTES = 64 << 20  # Nominal bytes of a row group of an episode that is a segment by itself.
-MOST_WAITING = 2  # Segments that may wait to be written; who is ahead by more blocks: memory stays flat.
+LEAST_SHARE = 4 << 20  # Minimum nominal bytes of a segment of each of several partitions.
+GROUP_BYTES = 64 << 20  # Nominal bytes of a row group of an episode with a separate segment.
+MOST_WAITING = 2  # Maximum number of segments in the queue; `submit` blocks beyond it to limit memory.
 
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """The rows and nominal bytes that a segment may reach, and the rows of its row groups.
+    """The maximum rows and nominal bytes of a segment, and the rows of its row groups.
 
-    A segment ends before the episode that would pass them, and then the counters start at zero, so cuts
-    depend on the episodes alone. `segment_bytes`, from 1 to 1 GiB, is divided among the partitions.
+    A segment ends before the episode that would exceed them, and the counters restart at zero; cuts depend
+    only on the episodes. `segment_bytes`, from 1 to 1 GiB, is divided among the partitions.
     """
 
     segment_rows: int = 1_048_576
@@ -48,15 +48,15 @@ class SizeLimits:
     def __post_init__(self) -> None:
         if not 0 < self.segment_bytes <= MOST_SEGMENT_BYTES:
             raise UsageError(
-                f"segments of {self.segment_bytes:,} bytes were asked for",
+                f"the size of segments is {self.segment_bytes:,} bytes, expected 1 to {MOST_SEGMENT_BYTES:,}",
                 code="segment-size",
-                hint=f"give a size from 1 to {MOST_SEGMENT_BYTES:,} bytes: a segment is held in memory",
+                hint="choose a size that fits in memory: segments are written from memory",
             )
         if (rows := min(self.segment_rows, self.group_rows)) < 1:
             raise UsageError(
-                f"segments or row groups of {rows:,} rows were asked for",
+                f"the size of segments or row groups is {rows:,} rows, expected at least 1",
                 code="segment-size",
-                hint="give at least 1",
+                hint="pass a positive number of rows",
             )
 
     def for_partitions(self, n_partitions: int) -> SizeLimits:
@@ -65,20 +65,20 @@ class SizeLimits:
         return replace(self, segment_bytes=min(share, self.segment_bytes))
 
     def count_fitting(self, lengths: Array, sizes: Array, *, rows: int, nominal: int) -> int:
-        """Return how many episodes join a segment of `rows` and `nominal`.
+        """Return the number of episodes that fit in a segment with `rows` and `nominal` bytes.
 
-        Their lengths and sizes are int64 (N,).
+        `lengths` and `sizes` of the episodes are int64 (N,).
         """
         by_rows = np.searchsorted(np.cumsum(lengths), self.segment_rows - rows, side="right")
         by_bytes = np.searchsorted(np.cumsum(sizes), self.segment_bytes - nominal, side="right")
         return int(min(by_rows, by_bytes))
 
     def is_over(self, length: int, nominal: int) -> bool:
-        """Return whether an episode, or a segment, passes the limits."""
+        """Return True if an episode, or a segment, exceeds the limits."""
         return length > self.segment_rows or nominal > self.segment_bytes
 
     def group_edges(self, length: int, nominal: int) -> list[int]:
-        """Return the steps at which the row groups of a long episode end, rising to `length`."""
+        """Return the end steps of the row groups of a long episode, rising to `length`."""
         groups = min(length, max(-(-length // self.group_rows), -(-nominal // GROUP_BYTES)))
         return [length * (at + 1) // groups for at in range(groups)]
 
@@ -89,22 +89,22 @@ class SegmentSettings:
 
     files: FileStore
     root: Path
-    root_seeds: tuple[int, ...]  # Of its sources.
-    run: str | None  # The fingerprint that its files name.
+    root_seeds: tuple[int, ...]  # Of the dataset's sources.
+    run: str | None  # The fingerprint in the footers of the files.
     schema: DatasetSchema
     limits: SizeLimits
-    order: str  # The column that they cover ranges of.
+    order: str  # The column whose ranges the segments cover.
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentJob:
-    """Everything that decides the files of one segment."""
+    """The complete input for the files of one segment."""
 
     segment: SegmentId
-    before: SegmentRecord | None  # That of its last write, whose rows come first.
-    episodes: Sequence[tuple[AnyChunk, Array]]  # The episodes after those, with their labels.
-    start: int  # The first episode number (or id) that it covers.
-    nominal: int  # Its nominal bytes.
+    before: SegmentRecord | None  # The record of the last write, whose rows come first.
+    episodes: Sequence[tuple[AnyChunk, Array]]  # The episodes after those of `before`, with their labels.
+    start: int  # The first episode number (or id) of the segment.
+    nominal: int  # Nominal bytes of the segment.
 
 
 def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
@@ -165,7 +165,7 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
 def _row_groups(
     schema: DatasetSchema, episode: Sequence[NumberedChunk], *, edges: Sequence[int]
 ) -> Iterator[Encoded]:
-    """Yield the rows of one episode up to each edge, and by column how many info values are not in them."""
+    """Yield the rows of one episode up to each edge, and the number of dropped info values by column."""
     chunk = concatenate([chunk for chunk, _ in episode])
     labels = episode[0][1]
     for start, stop in pairwise([0, *edges]):
@@ -173,9 +173,9 @@ def _row_groups(
 
 
 def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
-    """Return rows behind others, each column contiguous: a Parquet page would end where a piece does.
+    """Append rows to a table, each column contiguous: a Parquet page ends at the end of a piece.
 
-    Columns of big rows, whose pages end row by row, stay in pieces.
+    Columns of big rows, whose pages are cut row by row, stay in pieces.
     """
     table = pa.concat_tables([before, rows])
     columns = [column if is_big(column.type) else column.combine_chunks() for column in table.columns]
@@ -183,7 +183,7 @@ def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 class WriteQueue:
-    """Writes and commits segments in their order, in one thread; after a failure no other write begins."""
+    """Writes and commits segments in order, in one thread; a failure stops all later writes."""
 
     def __init__(self, write: Callable[[SegmentJob], Written]) -> None:
         self.failure: BaseException | None = None
@@ -192,24 +192,24 @@ class WriteQueue:
         self._pending: deque[Future[Written]] = deque()
 
     def submit(self, job: SegmentJob) -> Future[Written]:
-        """Add a segment; blocks while too many wait, and raises the failure of an earlier one."""
+        """Queue a segment; blocks while the queue is full, and raises the error of an earlier failed write."""
         self.wait(MOST_WAITING - 1)
         self._pending.append(self._executor.submit(self._run, job))
         return self._pending[-1]
 
     def wait(self, most: int = 0) -> None:
-        """Wait until at most so many writes are left; raise the error of a write that failed."""
+        """Wait until at most `most` writes are left; raise the error of a failed write."""
         while len(self._pending) > most:
             wait([self._pending.popleft()])
         self.check()
 
     def check(self) -> None:
-        """Raise the error of the write that failed, if one did."""
+        """Raise the error of the failed write, if any."""
         if self.failure is not None:
             raise self.failure
 
     def stop(self, *, finish: bool = False) -> None:
-        """Wait for the running write, or with `finish` for all; later ones are refused."""
+        """Wait for the running write, or with `finish` for all; later writes are refused."""
         self._executor.shutdown(cancel_futures=not finish)
 
     def _run(self, job: SegmentJob) -> Written:
@@ -218,7 +218,7 @@ class WriteQueue:
             return self._write(job)
         except MemoryError as error:
             self.failure = StorageError(
-                f"there is not enough memory to write a segment: {error}",
+                f"out of memory while writing a segment: {error}",
                 code="out-of-memory",
                 hint=MEMORY_HINT,
             )
@@ -229,10 +229,10 @@ class WriteQueue:
 
 
 class Partition:
-    """Cuts the chunks of one partition into segments; keeps the open one in memory.
+    """Cuts the chunks of one partition into segments, with the open segment in memory.
 
-    It begins with `segment` and `first_number` (None: the number of the first episode that comes), or
-    continues behind the segments that are `committed`.
+    A new partition starts with `segment` and `first_number` (None for the number of the first episode that
+    arrives). An existing one continues after the `committed` segments.
     """
 
     def __init__(
@@ -251,10 +251,9 @@ class Partition:
         self._queue = queue
         self._by_id = by_id
         self._segment = segment
-        # The numbers that the open segment covers; None before the first episode of a partition without a
-        # first one.
+        # The range of numbers of the open segment; None before the first episode if `first_number` is None.
         self._start = self._next = first_number
-        # The open segment: the rows and bytes of all of it, its last write, and the episodes after that.
+        # The open segment: its total rows and bytes, its last write, and the episodes after that write.
         self._rows = self._nominal = 0
         self._before: SegmentRecord | Future[Written] | None = None
         self._episodes: list[tuple[AnyChunk, Array]] = []
@@ -270,12 +269,12 @@ class Partition:
                 self._next_segment()
 
     def write(self, chunk: AnyChunk, labels: Array) -> None:
-        """Take the next episodes, with their labels."""
+        """Add the next episodes, with their labels."""
         lengths = chunk.lengths
         schema = self._schema
         at = 0
         numbers = labels[:, 0] if self._by_id else chunk.numbers
-        # These depend on the episodes alone: not on how they were cut into chunks, or how well they compress.
+        # Sizes depend only on the episodes, not on the boundaries of chunks or on compression.
         sizes = lengths * schema.step_bytes + chunk.variable_bytes + schema.episode_bytes
         while at < len(lengths):
             fitting = self._limits.count_fitting(
@@ -292,21 +291,21 @@ class Partition:
             self._rows += int(lengths[at:stop].sum())
             self._nominal += int(sizes[at:stop].sum())
             at = stop
-            if not fitting:  # An episode over the limits has a segment of its own.
+            if not fitting:  # An episode over the limits gets a separate segment.
                 self._next_segment()
-                self._queue.wait()  # Several at once might not fit into memory.
+                self._queue.wait()  # Two of these might not fit into memory.
 
     def flush(self) -> None:
-        """Commit all whole episodes, unless they are committed."""
+        """Commit all complete episodes that are not committed yet."""
         if self._episodes:
-            # The last write ended long ago, unless flushes follow one another closely.
+            # The last write ended long ago, unless flushes are frequent.
             before = self._before.result().record if isinstance(self._before, Future) else self._before
             job = SegmentJob(self._segment, before, self._episodes, self._start or 0, self._nominal)
             self._episodes = []
             self._before = self._queue.submit(job)
 
     def _next_segment(self) -> None:
-        """End the open segment, and begin the next one."""
+        """End the open segment, and start the next one."""
         self.flush()
         self._segment = replace(self._segment, number=self._segment.number + 1)
         self._start = self._next

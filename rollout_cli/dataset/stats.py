@@ -1,7 +1,7 @@
-"""Statistics of the columns of `data`, and values that a reader should know of.
+"""Statistics of the columns of `data`, and anomalies, values that readers should know of.
 
-Each segment has its own statistics, in the footer of its episodes file; those of the dataset are their merge,
-by the method of Chan, Golub and LeVeque. Values that are not finite are not counted.
+The footer of each episodes file has the statistics of its segment. The dataset's statistics merge them by the
+method of Chan, Golub and LeVeque. Values that are not finite do not count.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Leaf
 
 SAMPLE = 100
-"""Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted."""
+"""One row in this many counts, for images and for rows of more than `MAX_ELEMENTS` numbers."""
 
 MAX_ELEMENTS = 1_024
-"""Rows of up to so many numbers have statistics for each number; larger ones for all together."""
+"""Rows of up to this many numbers have statistics for each number; larger rows for all numbers at once."""
 
-_BLOCK = 1 << 16  # Numbers taken at a time: as float64 half a megabyte, which stays in the processor's cache.
+_BLOCK = 1 << 16  # Numbers per block: half a megabyte as float64, which fits in the processor's cache.
 
 _NO_STATS = ("episode_id", "step", "step_type")
 _FIELDS = ("count", "min", "max", "mean", "m2")
@@ -38,28 +38,28 @@ TableStats = Mapping[str, ColumnStats]  # By column.
 
 
 def column_stats(values: Array) -> ColumnStats:
-    """Return the statistics of `values`, (n, *shape) with n of at least 1, for each number of a row."""
+    """Return the statistics of `values`, (n, *shape) with n >= 1, for each number of a row."""
     rows = values.reshape(len(values), -1)
     size = max(1, _BLOCK // rows.shape[1])
-    whole = merged([_block_stats(rows[start : start + size]) for start in range(0, len(rows), size)])
-    return whole.reshape(-1, *values.shape[1:])
+    total = merged([_block_stats(rows[start : start + size]) for start in range(0, len(rows), size)])
+    return total.reshape(-1, *values.shape[1:])
 
 
 def merged(parts: Sequence[ColumnStats]) -> ColumnStats:
-    """Return the statistics of everything that `parts`, at least one, counted."""
+    """Return the merged statistics of `parts`, at least one."""
     if len(parts) == 1:
         return parts[0]
     counts, lows, highs, means, squares = np.stack(parts, axis=1)
     count = counts.sum(axis=0)
     with np.errstate(all="ignore"):
-        # As a distance from one of them, for all may be far from zero and near one another.
+        # Relative to the first mean, because all means may be close to each other and far from zero.
         mean = means[0] + ((means - means[0]) * (counts / np.maximum(count, 1))).sum(axis=0)
         m2 = squares.sum(axis=0) + ((means - mean) ** 2 * counts).sum(axis=0)
     return np.stack([count, np.fmin.reduce(lows), np.fmax.reduce(highs), mean, m2])
 
 
 def _block_stats(rows: Array) -> ColumnStats:
-    # A copy, columns first: adding along contiguous memory is several times as fast.
+    # A copy, columns first: sums over contiguous memory are several times as fast.
     numbers = np.array(rows.T, np.float64, order="C")
     low = numbers.min(axis=1)
     high = numbers.max(axis=1)
@@ -80,12 +80,12 @@ def _block_stats(rows: Array) -> ColumnStats:
 
 
 def stats_to_json(stats: TableStats) -> Fields:
-    """Return the statistics as a document, exactly."""
+    """Return the statistics as a JSON document, without loss."""
     return {column: _named(_FIELDS, fields) for column, fields in stats.items()}
 
 
 def stats_from_json(document: Document) -> TableStats:
-    """Return the statistics that `stats_to_json` described."""
+    """Return the statistics in a document of `stats_to_json`."""
     return {
         column: np.array([fields[name] for name in _FIELDS], np.float64)
         for column, fields in document.items()
@@ -93,7 +93,7 @@ def stats_from_json(document: Document) -> TableStats:
 
 
 def _named(names: Sequence[str], fields: Iterable[Array]) -> Fields:
-    """Return fields of a column's statistics by name; the first one is its count."""
+    """Return the fields of a column's statistics by name; the first field is the count."""
     count, *others = (np.asarray(values) for values in fields)
     return dict(
         zip(names, [count.astype(np.int64).tolist(), *(values.tolist() for values in others)], strict=True)
@@ -101,7 +101,7 @@ def _named(names: Sequence[str], fields: Iterable[Array]) -> Fields:
 
 
 def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
-    """Return the statistics of all numeric columns of rows of `data`; `first_row` decides the sample."""
+    """Return the statistics of all numeric columns of rows of `data`; `first_row` selects the sampled rows."""
     out = {}
     for field in table.schema:
         has_none = pa.types.is_string(field.type) or pa.types.is_large_list(field.type)
@@ -113,7 +113,7 @@ def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
 
 
 def _counted_values(column: pa.ChunkedArray, first_row: int) -> Array:
-    """Return the values that count; the rows alone, nulls included, decide which ones are sampled."""
+    """Return the values that count; row numbers, including nulls, decide the sample."""
     if not pa.types.is_fixed_size_binary(column.type):
         values = decode(column)
         if math.prod(values.shape[1:]) <= MAX_ELEMENTS:
@@ -121,25 +121,25 @@ def _counted_values(column: pa.ChunkedArray, first_row: int) -> Array:
         rows = np.flatnonzero(column.is_valid()) if column.null_count else np.arange(len(values))
         return np.ravel(values[(first_row + rows) % SAMPLE == 0])
     taken = []
-    for part in column.chunks:  # Joining them would cost more than the statistics.
+    for part in column.chunks:  # Joining the chunks would cost more than the statistics.
         taken.append(decode(pa.chunked_array([part]))[-first_row % SAMPLE :: SAMPLE])
         first_row += len(part)
     return np.concatenate(taken).reshape(-1)
 
 
 def _is_sampled(column: pa.ChunkedArray | pa.Field, stats: ColumnStats) -> bool:
-    """Return whether one row in `SAMPLE` was counted: a row's numbers have no statistics of their own."""
+    """Return True if one row in `SAMPLE` was counted; then all numbers of a row share one statistic."""
     return stats.ndim == 1 and (pa.types.is_nested(column.type) or pa.types.is_fixed_size_binary(column.type))
 
 
 def merge_stats(parts: Sequence[TableStats]) -> TableStats:
-    """Return the statistics of several tables, in their order."""
+    """Return the merged statistics of several tables, in their order."""
     names = {name: None for part in parts for name in part}
     return {name: merged([part[name] for part in parts if name in part]) for name in names}
 
 
 def stats_document(stats: TableStats, schema: DatasetSchema) -> Fields:
-    """Return stats.json: min, max, mean, std (of the population) and count; nan where nothing was counted."""
+    """Return stats.json: min, max, mean, std (of the population) and count; nan if no value was counted."""
     document = {}
     for column in (name for name in stats if name in schema.data.names):
         count, low, high, center, m2 = stats[column]
@@ -151,10 +151,11 @@ def stats_document(stats: TableStats, schema: DatasetSchema) -> Fields:
     return document
 
 
-# Anomalies: values that were stored, but that a reader should know of.
+# Anomalies: stored values that a reader should know of.
 
 Place = tuple[int, int]  # Episode id and step.
 
+# info.json stores these descriptions, and verification compares them: they must not change.
 _PROBLEMS = {
     "not_finite": "numbers that are not finite (nan or infinite)",
     "outside": "values outside of its space",
@@ -177,13 +178,13 @@ class Anomaly(NamedTuple):
 
 
 def anomalies(places: Mapping[str, Place]) -> list[Anomaly]:
-    """Return the anomalies of a dataset from their first places, as `find_anomalies` gives them."""
+    """Return the anomalies of a dataset from the result of `find_anomalies`."""
     keys = ((key, *key.rsplit(":", 1)) for key in sorted(places))
     return [Anomaly(column, problem, _PROBLEMS[problem], *places[key]) for key, column, problem in keys]
 
 
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
-    """Return where each `column:problem` of either table is first.
+    """Return the first place of each `column:problem` in either table.
 
     Numbers are searched only if the statistics show a problem, or do not count every row.
     """
@@ -191,10 +192,10 @@ def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) ->
     spaces = schema.spaces
     columns = (*spaces.observation, *spaces.action, *spaces.last_observation)
     leaves = {column.name: column.leaf for column in columns if column.stored}
-    step = "step" if "step" in table.column_names else "length"  # Of what followed an episode's last step.
+    step = "step" if "step" in table.column_names else "length"  # The last observation has step `length`.
     for name in (name for name in (*leaves, "reward") if name in table.column_names):
         for problem, bad in _bad_values(table[name], stats.get(name), leaves.get(name)):
-            # Integers near 2**63 are rounded in the statistics, so there may be none.
+            # Statistics round integers near 2**63, and the rows may turn out to be valid.
             rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
             if rows:
                 places[f"{name}:{problem}"] = tuple(
@@ -206,17 +207,17 @@ def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) ->
 def _bad_values(
     column: pa.ChunkedArray, stats: ColumnStats | None, leaf: Leaf | None
 ) -> Iterator[tuple[str, Array]]:
-    """Yield each problem that a column may have, with a mask of the values that have it, bool (T, ...)."""
+    """Yield each possible problem of a column, with a mask of the bad values, bool (T, ...)."""
     if leaf is not None and leaf.kind == "text":
         texts = column.to_pylist()
         yield "not_unicode", np.array([_ESCAPE.search(text) is not None for text in texts])
-        if isinstance(leaf.space, spaces.Text):  # Only its own class knows what is in another one.
+        if isinstance(leaf.space, spaces.Text):  # Other string spaces have unknown rules.
             yield "outside", np.array([not leaf.space.contains(text) for text in texts])
     elif stats is not None:
         count, lowest, highest, *_ = stats
         has_nan = count.sum() < len(column) * count.size
         if leaf is not None and leaf.dtype.kind in "iuf" and _is_sampled(column, stats):
-            # The rows that are not counted may hold any number of their type.
+            # Rows that were not sampled may hold any number of the dtype.
             has_nan = leaf.dtype.kind == "f"
             numbers: Any = np.finfo if has_nan else np.iinfo
             lowest = numbers(leaf.dtype).min
@@ -224,7 +225,7 @@ def _bad_values(
         if has_nan:
             yield "not_finite", ~np.isfinite(decode(column))
         low, high = (leaf and leaf.bounds) or (-math.inf, math.inf)
-        # Comparisons with nan, where nothing was counted, are false.
+        # Comparisons with nan, which stands for no counted values, are false.
         if np.any(lowest < low) or np.any(highest > high):
             values = decode(column).reshape(len(column), *getattr(leaf, "shape", ()))
             yield "outside", np.isfinite(values) & ((values < low) | (values > high))

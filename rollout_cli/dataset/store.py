@@ -1,8 +1,7 @@
-"""The store of a dataset's folder, a disk or a server: every change to the folder is one of its operations.
+"""The store of a dataset's folder, on disk or on a server; it makes every change to the folder.
 
-All changes go through one `FileStore`, so that a test can make each of them fail. A published file survives a
-crash of the machine: its bytes are on disk before its name is, and its name before anything that refers to
-it.
+A test can make each operation of a `FileStore` fail. A published file survives a crash of the machine: its
+bytes are on disk before its name is, and its name is before anything that refers to it.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from rollout_cli.sources.remote import RemotePath
 
 
 class FileStore:
-    """The disk. All changes of datasets go through it, so that a test can let each of them fail."""
+    """The local disk; every change to a dataset is one of its operations, which tests can make fail."""
 
     def before(self, operation: str, path: Path) -> None:
-        """Do nothing; a test raises `OSError` here, before a folder, open, write, fsync, rename or remove."""
+        """Do nothing; tests raise `OSError` here, before a folder, open, write, fsync, rename or remove."""
 
     @contextmanager
     def operation(self, name: str, path: Path) -> Iterator[None]:
-        """Run one operation; its errors leave as `StorageError`."""
+        """Run one operation; an `OSError` becomes a `StorageError`."""
         try:
             self.before(name, path)
             yield
@@ -44,7 +43,7 @@ class FileStore:
             ) from error
 
     def make_folder(self, path: Path) -> None:
-        """Create `path` and its missing parents; an existing folder stays as it is."""
+        """Create `path` and its missing parents; an existing folder is unchanged."""
         with self.operation("folder", path):
             if path.is_dir():
                 return
@@ -54,7 +53,7 @@ class FileStore:
         self.sync(path.parent)
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Replace the file `path`: a reader sees either all of the old content or all of the new."""
+        """Replace the file `path` atomically: a reader sees either the old content or the new."""
         self.make_folder(path.parent)
         temporary = path.with_name(f".{path.name}.tmp")
         try:
@@ -69,28 +68,28 @@ class FileStore:
 
     def write_json(self, path: Path, document: Document) -> None:
         """Replace the file `path` by `document` as JSON."""
-        # Escapes keep the file ASCII: paths that are not UTF-8 come as lone surrogates, which no encoding
-        # takes.
+        # Escapes keep the file ASCII: paths that are not UTF-8 contain lone surrogates, which cannot be
+        # encoded.
         self.replace(path, (json.dumps(plain_json(document), indent=2) + "\n").encode("ascii"))
 
     def create(self, path: Path) -> None:
-        """Create an empty file in place of one of that name, which in a stranger's dataset may be a link."""
+        """Create an empty file and remove an existing one, which may be a link in an untrusted dataset."""
         path.unlink(missing_ok=True)
-        path.touch(exist_ok=False)  # It follows no link.
+        path.touch(exist_ok=False)  # Does not follow a link.
 
     def move(self, source: Path, target: Path) -> None:
-        """Rename `source`, into a new folder if need be; once this returns, the new name survives a crash."""
+        """Rename `source`, into a new folder if necessary; on return, the new name survives a crash."""
         self.rename(source, target)
         self.sync(target.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename `source`, into a new folder if need be; the new name may not survive a crash."""
+        """Rename `source`, into a new folder if necessary; the new name may not survive a crash."""
         self.make_folder(target.parent)
         with self.operation("rename", target):
             source.replace(target)
 
     def sync(self, path: Path) -> None:
-        """Bring a file, or the names in a folder, to the disk."""
+        """Sync a file, or the names in a folder, to the disk."""
         is_windows = sys.platform == "win32"
         if is_windows and path.is_dir():
             return  # Windows opens no folder; it writes names to its journal.
@@ -103,7 +102,7 @@ class FileStore:
                 os.close(descriptor)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a folder and everything in it."""
+        """Remove a file, or a folder with its content."""
         with self.operation("remove", path):
             if path.is_symlink() or not path.is_dir():
                 path.unlink(missing_ok=True)
@@ -113,26 +112,26 @@ class FileStore:
                 shutil.rmtree(path)
 
     def output(self, path: Path) -> Any:
-        """Return what a Parquet file is written to; as a context manager it is closed at the end."""
-        import pyarrow as pa  # noqa: PLC0415 - resuming looks at folders before it is needed
+        """Return the sink of a Parquet file, a context manager that closes it."""
+        import pyarrow as pa  # noqa: PLC0415 - resuming reads folders before it needs pyarrow
 
         self.create(path)
-        # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
+        # As bytes: pyarrow encodes a `str` as UTF-8, but a path may not be valid UTF-8.
         return pa.OSFile(os.fsencode(path), "wb")
 
 
 class RemoteStore(FileStore):
-    """A file system by URI, which has renames and no links, and nothing to wait for when a file is closed."""
+    """A file system by URI, with renames but without links; closing a file makes it durable."""
 
     def create(self, path: Path) -> None:
-        """Do nothing: to write a file creates it."""
+        """Do nothing: writing a file creates it."""
 
     def sync(self, path: Path) -> None:
-        """Do nothing: a file that was closed has reached the server."""
+        """Do nothing: a closed file has reached the server."""
 
     @contextmanager
     def output(self, path: Path) -> Iterator[Any]:
-        """Give a place in memory; the file is written whole when the block ends without an error."""
+        """Yield a buffer in memory; the file is written at once when the block ends without an error."""
         import pyarrow as pa  # noqa: PLC0415 - as above
 
         sink = pa.BufferOutputStream()
@@ -141,7 +140,7 @@ class RemoteStore(FileStore):
 
 
 class ObjectStore(RemoteStore):
-    """An object store: objects are put whole under their names, and need no folder."""
+    """An object store: an object is written at once under its final name, and needs no folder."""
 
     def make_folder(self, path: Path) -> None:
         """Do nothing."""
@@ -152,7 +151,7 @@ class ObjectStore(RemoteStore):
 
 
 def has_rename(root: Path) -> bool:
-    """Return whether files get their names by a rename, so that one that was not committed is never seen."""
+    """Return True if files get their names by a rename, which hides uncommitted files from readers."""
     return not (isinstance(root, RemotePath) and root.is_object)
 
 
@@ -166,7 +165,7 @@ def file_store(root: Path) -> FileStore:
 
 
 def tidy_up(error: BaseException, action: Callable[[], object]) -> None:
-    """Run `action` after `error`; if `action` fails too, that becomes a note of `error`."""
+    """Run `action` after `error`; an error of `action` becomes a note of `error`."""
     try:
         action()
     except StorageError as another:
@@ -176,7 +175,7 @@ def tidy_up(error: BaseException, action: Callable[[], object]) -> None:
 
 @contextmanager
 def accessing(path: Path, *expected: type[OSError]) -> Iterator[None]:
-    """Let errors of looking at `path` leave as `StorageError`, except those that are `expected`."""
+    """Turn an `OSError` of reading `path` into a `StorageError`, except the `expected` ones."""
     try:
         yield
     except expected:
@@ -185,5 +184,5 @@ def accessing(path: Path, *expected: type[OSError]) -> Iterator[None]:
         raise StorageError(
             f"cannot read {path}: {error.strerror or error}",
             code="read-failed",
-            hint="check its name and its permissions",
+            hint="check the name and the permissions",
         ) from error

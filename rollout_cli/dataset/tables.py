@@ -1,4 +1,4 @@
-"""Chunks as the rows of both tables, and rows as an EpisodeBatch."""
+"""Conversion of chunks to the rows of both tables, and of rows to an EpisodeBatch."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from rollout_cli.episodes.plain import Document, Fields
 from rollout_cli.episodes.spaces import Leaves
 
 NumberedChunk = tuple[Chunk, Array]
-"""Episodes, and their labels: id and source of each, int64 (N, 2)."""
+"""Episodes and their labels: id and source of each, int64 (N, 2)."""
 
 Encoded = tuple[pa.Table, dict[str, int]]
-"""Rows, and by column how many info values are not in them."""
+"""Rows, and the number of dropped info values by column."""
 
 
 def step_table(schema: DatasetSchema, episodes: Sequence[NumberedChunk], *, first_step: int = 0) -> Encoded:
-    """Return rows as a table of `schema.data`, and by column how many info values are not in it.
+    """Return rows as a table of `schema.data`, and the number of dropped info values by column.
 
-    Some rows of one episode, from `first_step` on, are given as an episode whose `last_observations` are
-    those after its last row here, and whose flags are false unless it ends with that row.
+    A part of one episode, from `first_step` on, is passed as an episode: its `last_observations` follow the
+    last row of the part, and its flags are false unless the episode ends with that row.
     """
     chunks = [chunk for chunk, _ in episodes]
     spaces = schema.spaces
@@ -80,7 +80,7 @@ def _joined(chunks: Sequence[Chunk], name: str) -> Array:
 
 
 def joined_leaves(parts: Sequence[Leaves]) -> Leaves:
-    """Return the columns of all leaves, from parts that follow one another."""
+    """Return the columns of all leaves, joined from consecutive parts."""
     return tuple(joined(leaf) for leaf in zip(*parts, strict=True))
 
 
@@ -97,10 +97,10 @@ def episode_table(
     file: tuple[int, int],
     first_row: int,
 ) -> Encoded:
-    """Return episodes as a table of `schema.episodes`, and by column how many info values are not in it.
+    """Return episodes as a table of `schema.episodes`, and the number of dropped info values by column.
 
-    Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on.
-    Of their step columns only the rewards are read. `root_seeds` are those of the sources.
+    Their steps are consecutive rows of the data file `file` (chunk index and file index), from `first_row` on.
+    The rewards are the only step column that is read. `root_seeds` has the root seed of each source.
     """
     chunks = [chunk for chunk, _ in episodes]
     labels = joined([labels for _, labels in episodes])
@@ -122,9 +122,9 @@ def episode_table(
 
 
 def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> Chunk:
-    """Return whole episodes from their rows in both tables, so that a writer writes the same rows again.
+    """Return complete episodes from their rows in both tables, ready to be written unchanged.
 
-    Arrays may be written to: none shares the memory of the tables, which a reader keeps.
+    Arrays are writable copies, because readers cache the tables.
     """
     spaces = schema.spaces
     infos = schema.infos
@@ -155,7 +155,7 @@ def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> 
 
 
 def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Document) -> EpisodeBatch:
-    """Return whole episodes as a dataset with these spaces and `features` gives them, to compare both."""
+    """Return complete episodes as they would be read back from a dataset with these `features`."""
     schema = DatasetSchema.of(SpaceSchema.of(env_spec), info_columns_of(features), {})
     numbered = [(chunk, np.zeros((chunk.n_episodes, 2), np.int64))]
     steps, _ = step_table(schema, numbered)

@@ -1,4 +1,4 @@
-"""Whether a dataset holds what it states: its files are checked against each other, one segment at a time."""
+"""Verification: the files of a dataset are checked against each other, one segment at a time."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ from rollout_cli.errors import DatasetFormatError
 from rollout_cli.seeding.seeds import env_seeds
 from rollout_cli.sources.remote import RemotePath, folder_of
 
-Beginning = tuple[int | None, int | None]
-"""The first id and number of a segment; None if unknown, after a file that could not be read."""
+_Start = tuple[int | None, int | None]
+"""The first id and number of a segment; None if unknown, after an unreadable file."""
 
 Check = tuple[str, Array | bool]
-"""A problem, and which episodes have it, bool (N,); one bool for a file as a whole."""
+"""A problem, with a mask of the affected episodes, bool (N,), or one bool for the complete file."""
 
 
 def verify_dataset(
     path: AnyPath, *, quick: bool = False, read: Collection[Path] | None = None
 ) -> VerifyReport:
-    """Check everything that the dataset in the folder `path` states; one segment at a time is in memory.
+    """Check every statement of the dataset in the folder `path`, with one segment in memory at a time.
 
-    With `quick`, info.json, the episodes files and the footers of data files are read, but no step;
-    with `read`, only the steps of these data files.
+    With `quick`, only info.json, the episodes files and the footers of data files are read. With `read`, the
+    steps of only these data files are read.
 
     Raises:
-        DatasetFormatError: If there is no dataset of this format, or its info.json is damaged.
-        StorageError: If it cannot be read.
+        DatasetFormatError: If the folder is not a dataset of this format, or its info.json is damaged.
+        StorageError: If the dataset cannot be read.
     """
     root = folder_of(path)
     info = read_info(root)
@@ -74,13 +74,13 @@ def verify_dataset(
     report = VerifyReport(root, info, schema, quick, () if quick else read, data, episodes)
     for check in (_check_segments, _check_metadata, _check_names):
         check(report)
-    if report.faults and read_info(root) != info:  # A run has begun, gone on, or ended meanwhile.
+    if report.faults and read_info(root) != info:  # A run has changed the dataset in between.
         return verify_dataset(path, quick=quick, read=read)
     return report
 
 
 def check_segment(root: Path, info: DatasetInfo, schema: DatasetSchema, written: Written) -> None:
-    """Raise `DatasetFormatError` unless both files of a segment hold what they state."""
+    """Raise `DatasetFormatError` if a file of a segment contradicts its footer or the other file."""
     report = VerifyReport(root, info, schema, quick=False, read=None, data_files={}, episodes_files={})
     _check_segment(report, written.segment, (None, written.record.start))
     for fault in report.faults:
@@ -90,40 +90,40 @@ def check_segment(root: Path, info: DatasetInfo, schema: DatasetSchema, written:
 
 
 def _check_segments(report: VerifyReport) -> None:
-    """Check that the segments of each partition follow one another, and each by itself."""
+    """Check each segment, and that the segments of each partition are contiguous."""
     firsts = report.info["first_numbers"]
-    begins: dict[SegmentId, Beginning] = {
+    starts: dict[SegmentId, _Start] = {
         SegmentId(len(firsts), partition, 0): (0, first) for partition, first in enumerate(firsts)
     }
     for segment, path in report.episodes_files.items():
         before, after = (replace(segment, number=segment.number + step) for step in (-1, 1))
         if segment.number and before not in report.episodes_files:
-            report.add(before.paths(report.path)[1], "it is missing, and there are later ones", before)
+            report.add(before.paths(report.path)[1], "it is missing, but later segments exist", before)
         if segment.partition >= len(firsts):
-            report.add(path, f"it is of another partition than the dataset's {len(firsts)}", segment)
-        begins[after] = _check_segment(report, segment, begins.get(segment, (None, None)))
+            report.add(path, f"its partition is not one of the dataset's {len(firsts)}", segment)
+        starts[after] = _check_segment(report, segment, starts.get(segment, (None, None)))
     _check_identities(report)
     for segment, path in report.data_files.items():
         if segment not in report.episodes_files:
-            report.notes.append(f"{report.name(path)} has no episodes file, so none of its rows is committed")
+            report.notes.append(f"{report.name(path)} has no episodes file: its rows are not committed")
 
 
 def _check_identities(report: VerifyReport) -> None:
-    """Check that no episode is there twice: its source and number say which one it is."""
+    """Check that no episode is repeated; source and number identify an episode."""
     if not report.info["derived"]:
-        return  # Numbers rise from one episode to the next.
+        return  # Numbers rise, which other checks confirm.
     every = np.concatenate([np.empty((0, 3), np.int64), *report.identities.values()])
     _, firsts = np.unique(every[:, 1:], axis=0, return_index=True)
     repeated = np.delete(every[:, 0], firsts)
     for segment, identities in report.identities.items():
         if len(ids := np.intersect1d(identities[:, 0], repeated)):
-            problem = "it is an episode that the dataset has already: its source and number say so"
+            problem = "it repeats the source and number of another episode of the dataset"
             report.add(report.episodes_files[segment], problem, segment, ids)
 
 
-def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) -> Beginning:
-    """Check both files of a segment with this beginning; return the beginning of the next segment."""
-    next_id, next_number = begins
+def _check_segment(report: VerifyReport, segment: SegmentId, start: _Start) -> _Start:
+    """Check both files of a segment with this start; return the start of the next segment."""
+    next_id, next_number = start
     data_path, path = segment.paths(report.path)
     metadata, table = _read(report, path, report.schema.episodes, segment)
     if table is None:
@@ -147,7 +147,7 @@ def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) 
         of_steps = list(_step_checks(report.schema, facts, steps, table))
         documents = (stats_document(stats, report.schema) for stats in (table_stats(steps), record.stats))
         of_episodes.append(
-            ("the statistics in its footer are not those of its steps", not _same_stats(*documents))
+            ("the statistics in its footer differ from those of its steps", not _same_stats(*documents))
         )
     for file, checks in ((path, of_episodes), (data_path, of_steps)):
         for problem, wrong in checks:
@@ -160,7 +160,7 @@ def _check_segment(report: VerifyReport, segment: SegmentId, begins: Beginning) 
 
 
 def _episode_checks(info: DatasetInfo, segment: SegmentId, facts: Arrays, next_id: int | None) -> list[Check]:
-    """Return the checks of an episodes file by itself."""
+    """Return the checks of an episodes file alone."""
     ids = facts["episode_id"]
     numbers = facts["episode_number"]
     lengths = facts["length"]
@@ -175,45 +175,45 @@ def _episode_checks(info: DatasetInfo, segment: SegmentId, facts: Arrays, next_i
     falls = np.diff(numbers, prepend=numbers[0] - 1) <= 0
     return [
         (
-            "its id is not the next one",
+            "its id is not the next id",
             ids != (first + np.arange(len(ids)) if segment.n_partitions == 1 else numbers),
         ),
-        ("its number is not above the one before", falls & (not info["derived"])),
+        ("its number is not higher than the previous one", falls & (not info["derived"])),
         ("its length is not positive", lengths < 1),
         (
             "it names another data file",
             (facts["data_chunk_index"] != chunk) | (facts["data_file_index"] != file),
         ),
         (
-            "data_row_index is not that of its first step",
+            "data_row_index is not the row of its first step",
             facts["data_row_index"] != np.cumsum(lengths) - lengths,
         ),
-        ("root_seed is not its source's", facts["root_seed"] != root_seeds),
+        ("root_seed is not the root seed of its source", facts["root_seed"] != root_seeds),
         # An environment that resets itself is not seeded: -1.
-        ("its seed is not that of its number", (facts["seed"] != seeds) & (facts["seed"] != -1)),
-        ("its source is not one of the dataset's", (sources < 0) | (sources >= len(roots))),
+        ("its seed does not belong to its number", (facts["seed"] != seeds) & (facts["seed"] != -1)),
+        ("its source is not in the dataset's sources", (sources < 0) | (sources >= len(roots))),
         ("it neither terminated nor was truncated", ~(facts["terminated"] | facts["truncated"])),
     ]
 
 
 def _record_checks(record: SegmentRecord, expected: Document, next_number: int | None) -> list[Check]:
-    """Return the checks of a commit record against the `expected` fields, which follow from its episodes."""
+    """Return the checks of a commit record against the `expected` fields, computed from its episodes."""
     start = record.start
     last = record.stop - 1
     others = {name for name, value in expected.items() if repr(getattr(record, name)) != repr(value)}
-    begins = f"its footer covers episode numbers from {start} on, expected from {next_number} on"
-    covers = f"its episodes, and those skipped, are not the numbers {start} to {last} of its footer"
+    starts = f"its footer starts with episode number {start}, expected {next_number}"
+    covers = f"its kept and skipped episodes are not the numbers {start} to {last} of its footer"
     return [
-        (begins, next_number not in (None, start)),
+        (starts, next_number not in (None, start)),
         (covers, not others.isdisjoint(("stop", "skipped"))),
-        ("the totals in its footer are not those of its episodes", bool(others - {"stop", "skipped"})),
+        ("the totals in its footer differ from those of its episodes", bool(others - {"stop", "skipped"})),
     ]
 
 
 def _read_steps(
     report: VerifyReport, path: Path, segment: SegmentId, facts: Arrays, origin: Origin
 ) -> pa.Table | None:
-    """Return the committed rows of a data file; None where they are damaged, or not to be read."""
+    """Return the committed rows of a data file; None if they are damaged, or not selected."""
     ids = facts["episode_id"]
     ends = np.cumsum(facts["length"])
     is_unread = report.read is not None and path not in report.read
@@ -224,19 +224,19 @@ def _read_steps(
     if rows < ends[-1]:
         report.add(
             path,
-            f"it has {rows:,} rows, and its episodes file states {ends[-1]:,}",
+            f"it has {rows:,} rows, expected {ends[-1]:,} by its episodes file",
             segment,
             ids[ends > rows],
         )
     elif rows > ends[-1]:
-        report.notes.append(f"{report.name(path)} has {rows - ends[-1]:,} rows that no episodes file states")
+        report.notes.append(f"{report.name(path)} has {rows - ends[-1]:,} rows that are not committed")
     return None if is_unread or rows < ends[-1] else table.slice(0, int(ends[-1]))
 
 
 def _step_checks(
     schema: DatasetSchema, facts: Arrays, steps: pa.Table, episodes: pa.Table
 ) -> Iterator[Check]:
-    """Give the checks of the rows of a data file."""
+    """Yield the checks of the rows of a data file."""
     lengths = facts["length"]
     ends = np.cumsum(lengths)
     owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -248,14 +248,14 @@ def _step_checks(
     }
     for name, values in expected.items():
         wrong = decode(steps[name]) != values
-        yield f"{name} is not that of its episode's steps", np.logical_or.reduceat(wrong, ends - lengths)
+        yield f"{name} does not match its episode", np.logical_or.reduceat(wrong, ends - lengths)
     spaces = schema.spaces
     columns = zip(spaces.observation, spaces.next_observation, spaces.last_observation, strict=False)
     for seen, stated, last in columns:
         followed = following(seen.decode(steps), last.decode(episodes), ends - 1)
         wrong = _differs(stated.decode(steps), followed)
         yield (
-            "next_observation is not the observation that followed",
+            "next_observation differs from the next row's observation",
             np.logical_or.reduceat(wrong, ends - lengths),
         )
     returns = episode_returns([decode(steps["reward"])], lengths)
@@ -263,7 +263,7 @@ def _step_checks(
 
 
 def _differs(first: Array, second: Array) -> Array:
-    """Return which rows of two arrays (N, *shape) differ in a bit (texts: in a letter), bool (N,)."""
+    """Return a mask of the rows that differ between two arrays (N, *shape), bit by bit, bool (N,)."""
     if first.dtype == object:
         pairs = zip(map(np.asarray, first), map(np.asarray, second), strict=True)
         return np.array([one.tobytes() != other.tobytes() for one, other in pairs], bool)
@@ -283,7 +283,7 @@ def _read(
     ids: Any = (),
     footer_only: bool = False,
 ) -> tuple[Any, pa.Table | None]:
-    """Return the metadata and rows of a file; rows are None, and there is a fault, where it is damaged."""
+    """Return the metadata and rows of a file; for a damaged file, add a fault and return None."""
     try:
         with open_parquet(path) as file:
             metadata = file.metadata
@@ -295,18 +295,18 @@ def _read(
     except DatasetFormatError as error:
         report.add(path, f"it {error.message.removeprefix(f'{path} ')}", segment, ids)
         return None, None
-    # Arrow keeps a copy of the footer's keys in its own schema, and readers take either.
+    # Arrow also stores the footer's keys in its own schema; readers use either copy.
     copies = (metadata.metadata or {}, schema.metadata or {})
     for key, value in expected.metadata.items():
         if any(keys.get(key) != value for keys in copies):
-            report.add(path, f"{key.decode()} in its footer is not that of the dataset", segment)
+            report.add(path, f"{key.decode()} in its footer differs from the dataset's", segment)
     if not footer_only and _has_other_extremes(metadata, decode(table["episode_id"])):
-        report.add(path, "the extremes of episode_id in its footer are not those of its rows", segment)
+        report.add(path, "the min and max of episode_id in its footer differ from its rows", segment)
     return metadata, table
 
 
 def _has_other_extremes(metadata: Any, ids: Array) -> bool:
-    """Return whether a reader that selects by episode would pass over rows of it."""
+    """Return True if wrong statistics would make a reader that selects by episode skip rows."""
     stop = 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         held = ids[stop : stop + group.num_rows]
@@ -318,11 +318,11 @@ def _has_other_extremes(metadata: Any, ids: Array) -> bool:
 
 
 def _check_metadata(report: VerifyReport) -> None:
-    """Check info.json and stats.json, whose totals and statistics are written at the end of the run."""
+    """Check info.json and stats.json, whose totals and statistics are written when the run ends."""
     info = info_path(report.path)
     stats = stats_path(report.path)
     if report.info["features"] != report.schema.describe():
-        report.add(info, "its features are not those of its spaces")
+        report.add(info, "its features do not match its spaces")
     if report.info["status"] == "collecting":
         return
     if skipped := skipped_text(n_skipped(report.info["sources"]), report.info["episodes"]):
@@ -333,19 +333,19 @@ def _check_metadata(report: VerifyReport) -> None:
         stated = stated_totals[name]
         held = totals[name]
         if stated != held:
-            report.add(info, f"it states {stated:,} {name}, and the files hold {held:,}")
+            report.add(info, f"it states {stated:,} {name}, but the files hold {held:,}")
     for name in ("anomalies", "dropped_infos"):
         if stated_totals[name] != totals[name]:
-            report.add(info, f"its {name} are not those of the files")
+            report.add(info, f"its {name} differ from those of the files")
     with reading(stats):
         text = stats.read_bytes() if stats.is_file() else b""
     merged = merge_stats([written.record.stats for written in report.segments])
     if not _same_stats(stats_document(merged, report.schema), text):
-        report.add(stats, "it is missing, or its statistics are not those of the steps")
+        report.add(stats, "it is missing, or its statistics differ from those of the steps")
 
 
 def _check_names(report: VerifyReport) -> None:
-    """Note foreign files: those in the dataset's own folders are `unexpected`, others are the user's."""
+    """Note unknown files: those in the dataset's folders are `unexpected`, others belong to the user."""
     root = report.path
     ours = {
         *report.data_files.values(),
@@ -355,7 +355,7 @@ def _check_names(report: VerifyReport) -> None:
     for top in entries(root):
         if top.name in ("data", "meta") or (top.name.endswith(".tmp") and not top.is_symlink()):
             inside = top.rglob("*") if top.is_dir() else [top]
-            with suppress(FileNotFoundError):  # A run has ended, and removed what was unfinished.
+            with suppress(FileNotFoundError):  # A run has ended, and removed its unfinished files.
                 report.unexpected += sorted(
                     {path for path in inside if isinstance(path, RemotePath) or not path.is_dir()} - ours
                 )
@@ -367,7 +367,7 @@ def _check_names(report: VerifyReport) -> None:
 
 
 def _same_stats(expected: Document, stated: Any) -> bool:
-    """Return whether statistics are the same, but for the order in which another machine may add numbers."""
+    """Return True if statistics are equal up to rounding: another machine may add numbers in another order."""
     try:
         stated = json.loads(stated) if isinstance(stated, bytes) else stated
         for column, stats in expected.items():
@@ -376,7 +376,7 @@ def _same_stats(expected: Document, stated: Any) -> bool:
             with np.errstate(over="ignore"):
                 has_sums = np.isfinite(largest * largest * np.max(stats["count"]))
             tolerances = {"count": 0.0, "min": 0.0, "max": 0.0}
-            if has_sums:  # Else mean and deviation depend on the order too: infinite, or nan.
+            if has_sums:  # Otherwise mean and deviation are infinite or nan, which depends on the order.
                 tolerances |= {"mean": rounding, "std": rounding}
             for name, tolerance in tolerances.items():
                 ours, theirs = (np.asarray(fields[name], float) for fields in (stats, stated[column]))

@@ -1,6 +1,6 @@
-"""DatasetWriter: episodes in dataset order in, a dataset folder out.
+"""DatasetWriter: writes episodes, which arrive in dataset order, to a dataset folder.
 
-A writer is in one of four states. A kill at any point leaves a folder that `--resume` continues:
+A writer is in one of four states. After a kill at any point, `--resume` can continue from the folder:
 
 | state | fields | in the folder | after a kill |
 | --- | --- | --- | --- |
@@ -11,7 +11,7 @@ a resume collects them again, and they stay until it has them (`keep_until`) |
 the old dataset stays or is restored (`recover_replaced`), unless the new one has a commit |
 | closed | not `_is_open` | a dataset that is `complete` or `interrupted` | - |
 
-The lock on the folder ends with the process.
+The process holds the lock on the folder until it ends.
 """
 
 from __future__ import annotations
@@ -56,31 +56,31 @@ from rollout_cli.errors import (
 
 
 class DatasetWriter:
-    """Writes chunks to the dataset in a folder; as a context manager it aborts unless it was closed.
+    """Writes chunks to the dataset in a folder. As a context manager, it aborts unless it was closed.
 
-    The bytes of `data/` are a function of the episodes, the spaces, the limits, and the `env` of the sources
-    alone, so nothing in that may differ between two runs of one seed. Segments are written by a thread that
-    is at most two behind, so memory does not grow with the dataset. The first chunks are held until schema
-    inference has decided the columns: 1,000 steps, to the end of an episode. Of several partitions it looks
-    at the first one first, and what the others send until then is held in memory too.
+    The bytes of `data/` depend only on the episodes, the spaces, the limits, and the `env` of the sources;
+    these must not differ between two runs with one seed. A thread writes the segments, at most two behind,
+    which bounds memory. The first chunks are held until schema inference has decided the columns: 1,000 steps,
+    to the end of an episode. Of several partitions, inference observes the first one first; chunks of the others
+    are held in memory too.
 
-    A timer commits all whole episodes, as `flush` does. Those that are still held are committed as a dataset
-    by itself, with `partial` columns, which the one with the decided columns replaces when it has all of
-    their episodes. In an object store segments are committed when they are full, and at the end.
+    A timer commits all complete episodes, as `flush` does. While the first chunks are held, it commits them as
+    a separate dataset with `partial` columns. The dataset with the decided columns replaces it when it has all
+    of these episodes. An object store commits segments when they are full, and at the end.
 
     Args:
-        folder: Where it is written; it is opened here, and closed with the writer.
-        committed: The committed part of the dataset in that folder, to be resumed; see
+        folder: The output folder, opened here and closed with the writer.
+        committed: The committed part of the dataset in the folder, to resume from; see
             `Committed.can_resume`.
         flush_seconds: The seconds between two commits of the timer, above 0.
-        write_segment: What writes the files of a segment, here or on another machine that has the folder.
-        on_failure: Called in the timer's thread when a commit has failed.
+        write_segment: Writes the files of a segment, here or on another machine that has the folder.
+        on_failure: Called in the timer's thread after a failed commit.
         facts: Returns facts of the run that info.json records when it ends.
 
     Raises:
-        DatasetExistsError: If the folder holds something that may not be replaced.
-        DatasetLockedError: If another writer has the folder.
-        StorageError: From any method, if the disk fails; perhaps not from the first one after it failed.
+        DatasetExistsError: If the content of the folder may not be replaced.
+        DatasetLockedError: If another writer holds the lock.
+        StorageError: From any method, if a disk operation fails; possibly only from a later call.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class DatasetWriter:
         self._info = metadata.new_info(self._spaces, settings, committed.info if committed else None)
         self._inference = SchemaInference(settings.first_numbers)
         self._build: DatasetBuild | None = None  # None until the columns are decided.
-        self._published: DatasetBuild | None = None  # The one whose files are in the folder itself.
-        self.has_episodes = False  # Whether any whole episode came, or was there.
+        self._published: DatasetBuild | None = None  # The build whose files are in the folder itself.
+        self.has_episodes = False  # True after the first complete episode.
         self._on_failure = on_failure
         self._facts = facts
-        # The timer and the caller share the state: whoever changes it has the lock.
+        # The timer and the caller share the state, which only the holder of this lock changes.
         self._changing = threading.Lock()
-        self._has_new = False  # Whether whole episodes came since the last flush.
-        self._failure: BaseException | None = None  # The error of a flush.
+        self._has_new = False  # True if complete episodes arrived since the last flush.
+        self._failure: BaseException | None = None  # The error of a failed flush.
         self._is_open = True
         self._is_ending = threading.Event()
         self._timer = threading.Thread(
@@ -117,12 +117,12 @@ class DatasetWriter:
         folder.open(resume=committed is not None)
         try:
             self._timer.start()
-            self._begin(committed)
+            self._start(committed)
         except BaseException as error:
             tidy_up(error, partial(self.abort, commits=False))
             raise
 
-    def _begin(self, committed: Committed | None) -> None:
+    def _start(self, committed: Committed | None) -> None:
         columns = self._settings.columns
         source = self._info["sources"][0]
         if committed is not None:
@@ -138,11 +138,11 @@ class DatasetWriter:
             metadata.write_info(self._folder.files, self._folder.path, self._info)
 
     def observe(self, chunk: Chunk) -> None:
-        """Let episodes before a plan's first one take part in schema inference; they are not written."""
+        """Include episodes before a plan's first one in schema inference, without writing them."""
         self._inference.observe(chunk)
 
     def record(self, **facts: Any) -> None:
-        """Let info.json record these facts of the run too."""
+        """Add facts of the run to info.json."""
         with self._changing:
             add_facts(self._info["sources"][0], facts)
             if self._build is not None:
@@ -151,15 +151,15 @@ class DatasetWriter:
                     self._write_info(self._build)
 
     def write(self, chunk: AnyChunk, *, partition: int = 0, sources: Array | None = None) -> None:
-        """Take the next chunk of a partition: episodes in number order.
+        """Add the next chunk of a partition: episodes in number order.
 
-        `sources`, int64 (N,), says which run each episode is of; else it is the first one.
+        `sources`, int64 (N,), has the index of each episode's run; None stands for the first run.
 
-        Blocks while writing is behind. An error of a write, or of the timer's, is raised by a later call.
+        Blocks while writing is behind. A later call raises the error of a write, or of the timer.
         """
         with self._changing:
             self.check()
-            # What an error or a signal cuts off in here is never flushed.
+            # If an error or a signal interrupts this block, its episodes are never flushed.
             self._has_new = False
             self.has_episodes = True
             if self._build is not None:
@@ -171,9 +171,9 @@ class DatasetWriter:
             self._has_new = True
 
     def flush(self) -> None:
-        """Commit all whole episodes now; before the columns are decided, as a run that ended now would.
+        """Commit all complete episodes now; before the columns are decided, as a dataset with `partial` columns.
 
-        In an object store, which has no open segments, and where no episode came, it does nothing.
+        Does nothing if no episodes arrived, and in an object store, which has no open segments.
         """
         with self._changing:
             self.check()
@@ -202,9 +202,9 @@ class DatasetWriter:
         self._timer.join()
 
     def close(self, *, status: Status, **facts: Any) -> DatasetSummary:
-        """Commit all that was written and end the dataset; info.json records the `facts` of the run too.
+        """Commit all episodes and end the dataset; info.json records the `facts` of the run.
 
-        Where an interrupted run did not get as far as `keep_until`, the old dataset stays, and is summarised.
+        If an interrupted run did not reach `keep_until`, the old dataset stays, and the summary describes it.
         """
         self._stop_timer()
         self.check()
@@ -223,22 +223,22 @@ class DatasetWriter:
 
     def _end_old(self, status: Status) -> DatasetInfo:
         info = read_info(root := self._folder.path)
-        if info["status"] == "complete":  # It still is what was asked for then.
+        if info["status"] == "complete":  # A partial replacement does not change that.
             return info
         segments = read_committed(root, info).segments
         metadata.end_info(info, status, {}, segments)
-        # Its run may have been killed, and so have written no statistics.
+        # A killed run may not have written statistics.
         metadata.write_contents(self._folder.files, root, info, segments, DatasetSchema.from_info(info))
         return info
 
     def abort(self, *, commits: bool = True) -> None:
-        """End the dataset as `interrupted`, if not empty; without `commits` only committed segments stay."""
+        """End the dataset as `interrupted`, if not empty; without `commits`, uncommitted episodes are dropped."""
         if not self._is_open:
             return
         self._stop_timer()
         failure = self._failure or (self._build and self._build.queue.failure)
         self._is_open = False
-        with ExitStack() as stack:  # Each step is tried, even where one before it failed.
+        with ExitStack() as stack:  # Every step runs, even if an earlier one fails.
             stack.callback(self._folder.remove_if_empty)
             stack.callback(self._folder.close)
             stack.callback(self._raise_failure)
@@ -253,10 +253,10 @@ class DatasetWriter:
         files = self._folder.files
         root = self._folder.path
         recover_replaced(files, root)
-        # Else somebody removed the folder.
+        # If it has neither build nor info.json, the user removed the folder.
         build = self._published
         has_info = info_path(root).is_file()
-        if build is None and self._folder.has_old:  # Of a run, a replacement has left one or the other.
+        if build is None and self._folder.has_old:  # An interrupted replacement left one of two datasets.
             if has_info and started_at(read_info(root)) == started_at(self._info):
                 self._end_old("interrupted")
         elif not (build and build.segments) and not any(episodes_folder(root).rglob("*.parquet")):
@@ -273,7 +273,7 @@ class DatasetWriter:
         if error is None:
             self.abort()
             return
-        # A second signal asks for an end at once.
+        # A second signal requests an immediate end.
         at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
         tidy_up(error, partial(self.abort, commits=not at_once))
         if isinstance(error, StorageError):
@@ -289,9 +289,9 @@ class DatasetWriter:
         )
 
     def check(self) -> None:
-        """Raise the error of a write, or of the timer's, if there was one."""
+        """Raise the error of a write, or of the timer, if there was one."""
         if not self._is_open:
-            raise InternalError("the dataset's writer was used after it was closed")
+            raise InternalError("the dataset writer was used after it was closed")
         self._raise_failure()
 
     def _raise_failure(self) -> None:
@@ -325,7 +325,7 @@ class DatasetWriter:
         return build
 
     def _write_info(self, build: DatasetBuild) -> None:
-        """Write its info.json, unless it has the place of the old dataset's, which is still there."""
+        """Write the build's info.json, unless it would overwrite the old dataset's, which is still valid."""
         if not self._folder.has_old or has_rename(self._folder.path):
             build.write_info()
 
@@ -336,7 +336,7 @@ class DatasetWriter:
         return self._build
 
     def _commit_partial(self) -> None:
-        """Commit the held episodes by themselves, unless the dataset in the folder has more of them."""
+        """Commit the held episodes as a separate dataset, unless the folder's dataset has more of them."""
         build = self._new_build(*self._inference.result(self._info["sources"][0]), committed=())
         for chunk, partition in self._inference.held():
             build.write(chunk, partition)
@@ -352,15 +352,15 @@ class DatasetWriter:
         build.finish()
         if removed := len(build.segments) - len(build.present_segments()):
             raise StorageError(
-                f"files of {removed} segments were removed from {self._folder.path} while it was written",
+                f"files of {removed} segments were removed from {self._folder.path} during the run",
                 code="segments-removed",
-                hint="collect again, and let nothing else change the folder",
+                hint="collect again, and do not change the folder during a run",
             )
         return build
 
     @contextmanager
     def _committing(self, build: DatasetBuild) -> Iterator[None]:
-        """Let the build replace the old dataset: in an object store before a commit, else after it."""
+        """Let the build replace the old dataset: before a commit in an object store, else after it."""
         if self._folder.has_old and not has_rename(self._folder.path):
             self._replace_old(build)
         yield
@@ -368,7 +368,7 @@ class DatasetWriter:
             self._replace_old(build)
 
     def _replace_old(self, build: DatasetBuild) -> None:
-        self._published = None  # Until this has ended, it is for `recover_replaced` to say which one it is.
+        self._published = None  # If this is interrupted, `recover_replaced` decides which dataset is valid.
         with self._folder.replacing:
             self._folder.replace_old()
             build.settings = replace(build.settings, root=self._folder.path)

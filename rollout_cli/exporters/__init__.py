@@ -1,1 +1,1 @@
-"""Exporters: a dataset in the formats of other tools, one module a format."""
+"""Exporters: datasets in the formats of other tools, one module per format."""

@@ -1,4 +1,4 @@
-"""HDF5 files of columns with a row a step: D4RL's, and those of Tianshou's `ReplayBuffer.from_data`.
+"""HDF5 files of columns with one row per step: D4RL's format, and `ReplayBuffer.from_data` of Tianshou.
 
 See https://github.com/Farama-Foundation/D4RL/wiki/Tasks#using-the-datasets and https://tianshou.org.
 """
@@ -15,7 +15,7 @@ from rollout_cli.exporters.hdf5 import hdf5_file
 
 
 def _write(columns: Callable[[EpisodeBatch], Arrays], export: Export) -> None:
-    """Write a file of arrays with a row a step, many episodes at a time; `columns` gives those of a batch."""
+    """Write arrays with one row per step; `columns` returns the arrays of a batch of episodes."""
     start = 0
     with hdf5_file(export) as file:
         for batch in export.blocks():
@@ -35,13 +35,13 @@ def _d4rl(batch: EpisodeBatch) -> Arrays:
         "rewards": batch.rewards,
         "next_observations": batch.next_observations,
         "terminals": at_ends(batch.lengths, batch.terminated),
-        # Both would be a timeout to `qlearning_dataset`, which leaves the step out: the end would be lost.
+        # `qlearning_dataset` drops the step of a timeout; a step with both flags would lose its terminal.
         "timeouts": at_ends(batch.lengths, batch.truncated & ~batch.terminated),
     }
 
 
 def _tianshou(batch: EpisodeBatch) -> Arrays:
-    """Return the arguments of `from_data`, and nothing that a reader would have to unpickle."""
+    """Return the arguments of `from_data`, as arrays that need no unpickling."""
     return {
         "obs": batch.observations,
         "act": batch.actions,

@@ -18,20 +18,20 @@ _FIELDS = ("observations", "actions", "rewards", "terminated")
 
 
 def write(export: Export) -> None:
-    """Write some datasets an episode, as `ReplayBuffer.load` reads them.
+    """Write several HDF5 datasets per episode, for `ReplayBuffer.load`.
 
-    Its readers take an observation's successor from the next row, and what is last in an episode that was not
-    terminated has none: such a step would be lost. So there is a row more of the last observation, beside the
-    last action again and no reward.
+    d3rlpy takes a next observation from the next row, and drops the last row of an episode that was not
+    terminated. Therefore such an episode gets an extra row with the last observation, the last action again and
+    reward 0.
     """
     spec = export.env_spec
     if any(len(leaf.path) > 1 for leaf in space_leaves(spec.observation_space)):
         raise UnsupportedSpaceError(
-            "d3rlpy does not hold the Tuple space of observations, in which spaces are nested",
+            "d3rlpy cannot store the Tuple space of observations with nested spaces in it",
             code="format-space",
-            hint="make it a vector: {set=flatten=true}",
+            hint="flatten the space to a vector: {set=flatten=true}",
         )
-    start = getattr(spec.action_space, "start", 0)  # d3rlpy counts actions from 0.
+    start = getattr(spec.action_space, "start", 0)  # d3rlpy numbers actions from 0.
     with hdf5_file(export) as file:
         file["columns"] = _FIELDS
         file["num_episodes"] = len(export.source)
@@ -47,7 +47,7 @@ def write(export: Export) -> None:
 
 
 def _put(file: Any, name: str, n_rows: int, values: Tree, last: Tree) -> None:
-    """Write the first rows of the values (T, *shape) and the last one, as vectors where they are numbers."""
+    """Write the first rows of `values` (T, *shape) and the last one; scalars become vectors."""
     if isinstance(values, tuple):
         for index, part in enumerate(values):
             _put(file, f"{name}_{index}", n_rows, part, last[index])

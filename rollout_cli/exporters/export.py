@@ -1,4 +1,4 @@
-"""Exporting: one call writes a dataset in the format of another tool, whole or not at all."""
+"""Export: one call writes a complete dataset, or nothing, in the format of another tool."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rollout_cli.sources.loading import first_line
 from rollout_cli.sources.remote import folder_of
 
 ENTRY_POINTS = "rollout.exporters"
-"""The group of entry points by which another package adds a `Format`, under its name."""
+"""The group of entry points with which another package adds a `Format` under a name."""
 
 FORMATS: dict[str, Format] = {
     exporter.name: exporter
@@ -53,19 +53,19 @@ FORMATS: dict[str, Format] = {
         zarr.FORMAT,
     )
 }
-"""Our own formats."""
+"""The built-in formats."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
-    """What was written.
+    """The result of an export.
 
     Attributes:
-        path: Where.
-        format: In which format.
-        episodes: How many episodes.
-        steps: How many steps.
-        losses: What the format does not hold of them, a few words each.
+        path: The written file or folder.
+        format: The name of the format.
+        episodes: The number of episodes.
+        steps: The number of steps.
+        losses: The data that the format cannot store, a few words each.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class ExportSummary:
     losses: tuple[str, ...]
 
 
-@np.errstate(all="ignore")  # Losses say what becomes of large rewards.
+@np.errstate(all="ignore")  # Losses report the rounding of large rewards.
 def export(
     dataset: EpisodeSource,
     format: str,  # noqa: A002 - the word of the command line
@@ -88,42 +88,42 @@ def export(
     """Write the episodes of a dataset, or of a selection, in the format of another tool.
 
     Args:
-        dataset: The episodes; it is only read.
+        dataset: The episodes, which are only read.
         format: The name of the format.
         path: The file or folder to write; it must not exist.
-        flatten: Whether Dict and Tuple spaces become vectors, as `gymnasium.spaces.flatten` makes them.
-        verify: Whether to check the files of a dataset's episodes first, as `rollout verify` does.
+        flatten: True to flatten Dict, Tuple and Text spaces to vectors, as `gymnasium.spaces.flatten` does.
+        verify: True to check the files of the dataset's episodes first, as `rollout verify` does.
         **options: Options of the format.
 
     Raises:
         DatasetExistsError: If `path` exists.
-        DatasetLockedError: If another process writes it.
-        StorageError: If a disk fails, or the dataset is damaged.
-        UnsupportedSpaceError: If the format does not hold the spaces.
-        UsageError: If there is no episode, the format or an option is unknown, a package is missing, or a
-            value has no flat form.
+        DatasetLockedError: If another process is writing `path`.
+        StorageError: If a disk operation fails, or the dataset is damaged.
+        UnsupportedSpaceError: If the format cannot store the spaces.
+        UsageError: If the dataset is empty, the format or an option is unknown, a package is missing, or a
+            value cannot be flattened.
     """
     chosen = _format_named(format)
     path = folder_of(path)
     _check_options(chosen, {"flatten": flatten, **options})
     if not len(dataset):
         raise UsageError(
-            "there is no episode to export",
+            "the dataset has no episodes",
             code="no-episode",
-            hint="choose some episodes, or another dataset",
+            hint="select at least one episode, or another dataset",
         )
     if chosen.suffixes and path.suffix not in chosen.suffixes:
         raise UsageError(
-            f"{format} is a file: {path} does not end in {' or '.join(chosen.suffixes)}",
+            f"{path} does not end in {' or '.join(chosen.suffixes)}, as a {format} file must",
             code="output-suffix",
-            hint=f"name it so: {{output={json.dumps(str(path) + chosen.suffixes[0])}}}",
+            hint=f"rename the output: {{output={json.dumps(str(path) + chosen.suffixes[0])}}}",
         )
     if isinstance(dataset, Dataset):
         if dataset.path.resolve() in path.resolve().parents:
             raise UsageError(
-                f"{dataset.path} is read itself",
+                f"{dataset.path} is the input of this export, so it cannot hold the output",
                 code="output-is-input",
-                hint="write to a folder outside of it",
+                hint="write to a folder outside the dataset",
             )
         if verify:
             require_valid(dataset)
@@ -137,51 +137,51 @@ def export(
 
 
 def _format_named(name: str) -> Format:
-    """Return a format.
+    """Return the format with this name.
 
     Raises:
-        UsageError: If there is none of this name, or the package that adds it does not work.
+        UsageError: If the name is unknown, or loading the package that adds the format fails.
     """
     if name in FORMATS:
         return FORMATS[name]
     added = entry_points(group=ENTRY_POINTS)
     if name not in added.names:
         names = sorted({*FORMATS, *added.names})
-        hint = f"the formats are {', '.join(names)}"
+        hint = f"choose from {', '.join(names)}"
         for close in difflib.get_close_matches(name, names, n=1):
             hint += f"; did you mean {close}?"
-        raise UsageError(f"there is no format {name!r}", code="format-unknown", hint=hint)
+        raise UsageError(f"unknown format {name!r}", code="format-unknown", hint=hint)
     try:
         added_format = added[name].load()
     except Exception as error:
         raise UsageError(
-            f"the format {name} cannot be loaded from {added[name].value}: {first_line(error)}",
+            f"cannot load the format {name} from {added[name].value}: {first_line(error)}",
             code="format-plugin",
-            hint="mend or remove the package that adds it",
+            hint="fix or remove the package that adds the format",
         ) from error
     if not isinstance(added_format, Format):
         raise UsageError(
-            f"{added[name].value} is a {type(added_format).__name__}, and no format for {name!r}",
+            f"{added[name].value} is a {type(added_format).__name__}, expected a Format for {name!r}",
             code="format-plugin",
         )
     return added_format
 
 
 def _check_options(chosen: Format, options: Document) -> None:
-    """Raise UsageError for an option that the format has not, or a value of another type."""
+    """Raise UsageError for an unknown option of the format, or a value of the wrong type."""
     types = {"flatten": bool, **chosen.options}
     for name, value in options.items():
         if name not in types:
             raise UsageError(
-                f"{chosen.name} has no option {name!r}",
+                f"unknown option {name!r} of the format {chosen.name}",
                 code="format-option",
-                hint=f"its options are: {', '.join(types)}",
+                hint=f"choose from: {', '.join(types)}",
             )
         kinds = get_args(types[name]) or (types[name],)
         if type(value) not in kinds and not (type(value) is int and float in kinds):
             expected = " or ".join(kind.__name__ for kind in kinds)
             raise UsageError(
-                f"{chosen.name} takes {expected} for {name}, and not {value!r} ({type(value).__name__})",
+                f"{name} of the format {chosen.name} is {value!r} ({type(value).__name__}), expected {expected}",
                 code="format-option",
-                hint="values are TOML literals: true, 30, 0.5, or '\"3\"' for a text of digits",
+                hint="write a TOML literal: true, 30, 0.5, or '\"3\"' for a string of digits",
             )

@@ -1,4 +1,4 @@
-"""A format as a value: who reads it, what it holds, and what a dataset loses in it."""
+"""Formats as values: their readers, the spaces and fields that they store, and their losses."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ NUMBERS: frozenset[LeafKind] = frozenset({"box", "discrete", "multi_discrete", "
 ALL: frozenset[LeafKind] = NUMBERS | {"text"}
 
 _BLOCK_BYTES = 32 << 20
-"""The observations and actions that are in memory together; an episode is held whole, however long it is."""
+"""The observations and actions in memory at one time; a single episode may exceed this."""
 
 
 @dataclass(frozen=True, eq=False)
 class Export:
-    """What an exporter is given.
+    """The input of an exporter.
 
     Attributes:
-        source: The episodes; their spaces are ones that the format holds.
-        path: What to write, a file or a folder: it does not exist, and its parent does.
-        target: Where that goes once it is whole: the path that the user named.
-        losses: What the format does not hold of these episodes, a sentence each.
+        source: The episodes, whose spaces the format can store.
+        path: The file or folder to write; it does not exist, but its parent does.
+        target: The user's output path, to which `path` is renamed when it is complete.
+        losses: The data that the format cannot store, a few words each.
     """
 
     source: EpisodeSource
@@ -53,7 +53,7 @@ class Export:
 
     @property
     def env_spec(self) -> EnvSpec:
-        """The environment's spaces and limit."""
+        """The environment's spaces and time limit."""
         return self.source.env_spec
 
     @cached_property
@@ -63,16 +63,16 @@ class Export:
 
     @property
     def n_steps(self) -> int:
-        """How many steps the episodes have."""
+        """The number of steps of the episodes."""
         return int(self.lengths.sum())
 
     @property
     def size(self) -> int:
-        """The bytes of all observations and actions, texts not counted."""
+        """The bytes of all observations and actions, without strings."""
         return self.n_steps * row_bytes(self.env_spec)
 
     def blocks(self) -> Iterator[EpisodeBatch]:
-        """Yield the episodes in order, many in one batch, without their infos: for formats of flat rows."""
+        """Yield the episodes in order, several per batch, without infos, for formats of flat rows."""
         most_steps = max(1, _BLOCK_BYTES // max(row_bytes(self.env_spec), 64))
         for episodes in grouped(self.source, len, most_steps):
             yield joined_episodes(self.env_spec, episodes)
@@ -84,37 +84,37 @@ class Export:
 
     @property
     def env_kwargs(self) -> Document:
-        """The keyword arguments that the environment was made with."""
+        """The keyword arguments with which the environment was made."""
         return dict(self.run.get("env", {}).get("kwargs", {}))
 
     @property
     def run(self) -> Document:
-        """The record of the run that the first episode is of."""
+        """The record of the first episode's run."""
         sources: Sequence[Document] = self.source.info.get("sources", ())
         return sources[next(iter(self.source)).source] if sources else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format that datasets are exported to.
+    """An export format.
 
     Attributes:
-        name: What `--to` takes.
-        title: Who reads it, in a few words.
-        write: `write(export, **options)`; its keyword arguments are the options of `--set`, of the types that
-            they are annotated with: classes, or unions of them.
-        leaves: The kinds of leaves that it holds.
-        nested: Whether it holds Dict and Tuple spaces.
-        nested_observations: Which of them it holds, of observations alone.
-        suffixes: What the name of its file ends with, one of these; a format of none is a folder.
-        last_observation: Whether it holds the observation after an episode's last step.
-        ends_apart: Whether it holds which of `terminated` and `truncated` ended an episode.
-        both_ends: Whether it holds that both did.
-        float64: Whether its readers give float64 numbers as they are.
-        float64_rewards: Whether they give float64 rewards as they are.
-        start: Whether it holds the start of Discrete actions, or their values as they are.
-        infos: Whether it holds infos.
-        never: Other fields that it does not hold.
+        name: The value of `--to`.
+        title: The readers of the format, in a few words.
+        write: `write(export, **options)`. Its keyword-only arguments are the options of `--set`; their
+            annotations are the accepted types, a class or a union of classes.
+        leaves: The kinds of leaves that the format stores.
+        nested: True if it stores Dict and Tuple spaces.
+        nested_observations: The nested spaces that it stores for observations only.
+        suffixes: The allowed suffixes of its file; empty if the output is a folder.
+        last_observation: True if it stores the observation after an episode's last step.
+        ends_apart: True if it distinguishes `terminated` and `truncated`.
+        both_ends: True if it stores that an episode was both terminated and truncated.
+        float64: True if its readers keep float64 precision.
+        float64_rewards: True if its readers keep float64 precision of rewards.
+        start: True if it stores the start of Discrete actions, or their values unchanged.
+        infos: True if it stores infos.
+        never: Other fields that it does not store.
     """
 
     name: str
@@ -135,31 +135,31 @@ class Format:
 
     @property
     def options(self) -> Fields:
-        """The options of `write`, and the types of their values."""
+        """The options of `write`, with the types of their values."""
         parameters = inspect.signature(self.write, eval_str=True).parameters.values()
         return {item.name: item.annotation for item in parameters if item.kind is item.KEYWORD_ONLY}
 
     def check(self, spec: EnvSpec) -> None:
-        """Raise UnsupportedSpaceError, which names the space, where the format does not hold it."""
+        """Raise UnsupportedSpaceError, which names the space, if the format cannot store the spaces."""
         for field, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
             is_held = self.nested or (field == "observations" and isinstance(space, self.nested_observations))
             if is_nested(space) and not is_held:
                 raise UnsupportedSpaceError(
-                    f"{self.name} does not hold the {type(space).__name__} space of {field}",
+                    f"{self.name} cannot store the {type(space).__name__} space of {field}",
                     code="format-space",
-                    hint="make it a vector: {set=flatten=true}",
+                    hint="flatten the space to a vector: {set=flatten=true}",
                 )
             for leaf in space_leaves(space):
                 if leaf.kind not in self.leaves:
                     part = f" {leaf.name!r}" if leaf.path else ""
                     raise UnsupportedSpaceError(
-                        f"{self.name} does not hold the {type(leaf.space).__name__} space of {field}{part}",
+                        f"{self.name} cannot store the {type(leaf.space).__name__} space of {field}{part}",
                         code="format-space",
-                        hint="make it a vector: {set=flatten=true}; or export to hf, which holds all spaces",
+                        hint="flatten the space: {set=flatten=true}; or export to hf, which stores all spaces",
                     )
 
     def losses(self, source: EpisodeSource) -> Iterator[str]:
-        """Yield what the format does not hold of these episodes, a few words each."""
+        """Yield the data of these episodes that the format cannot store, a few words each."""
         yield from self.never
         if not self.last_observation:
             yield "the observation after each episode's last step"
@@ -171,12 +171,12 @@ class Format:
             yield f"the digits of {field} beyond float32"
         start = getattr(source.env_spec.action_space, "start", 0)
         if not self.start and np.any(start):
-            yield f"the start of the actions, {start}: here they begin at 0"
+            yield f"the start of the actions, {start}: exported actions start at 0"
         if not self.infos and _has_infos(source):
             yield "infos"
 
     def _float32_fields(self, source: EpisodeSource) -> Iterator[str]:
-        """Yield what readers give as float32 though some of it has more digits."""
+        """Yield the fields with float64 precision that readers reduce to float32."""
         if not self.float64:
             yield from dict.fromkeys(
                 field for field, leaf in leaves_of(source.env_spec) if leaf.dtype == np.float64
@@ -189,7 +189,7 @@ class Format:
 
 
 def _has_infos(source: EpisodeSource) -> bool:
-    """Return whether there is a column of infos, or anything in those of the first episodes."""
+    """Return True if a column of infos exists, or the first episode has infos."""
     if any(name.split(".")[0] in INFO_GROUPS and "." in name for name in source.info.get("features", ())):
         return True
     batch = next(iter(source)).batch
@@ -197,16 +197,18 @@ def _has_infos(source: EpisodeSource) -> bool:
 
 
 def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None:
-    """Raise UnsupportedSpaceError for a key of a Dict space that cannot name a file, or is `reserved`."""
-    hint = "make the space a vector: {set=flatten=true}; or wrap the environment to rename the key"
+    """Raise UnsupportedSpaceError for a Dict key that is not a valid file name, or is `reserved`."""
+    hint = "flatten the space: {set=flatten=true}; or wrap the environment to rename the key"
     paths = [(field, *map(str, leaf.path)) for field, leaf in leaves_of(spec)]
     for _, *keys in paths:
         for key in keys:
             if "/" in key or "\0" in key or not key.strip(".") or key in reserved:
                 raise UnsupportedSpaceError(
-                    f"{name} does not hold a Dict space with the key {key!r}", code="format-key", hint=hint
+                    f"{name} cannot store a Dict space with the key {key!r}", code="format-key", hint=hint
                 )
     if len(set(paths)) < len(paths):
         raise UnsupportedSpaceError(
-            f"{name} does not hold a Dict space with a key and its text", code="format-key", hint=hint
+            f"{name} cannot store a Dict space in which two keys have equal str()",
+            code="format-key",
+            hint=hint,
         )

@@ -1,4 +1,4 @@
-"""What the HDF5 formats share: a file, and trees as groups."""
+"""HDF5 files, and trees as groups in them, for all formats of this kind."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rollout_cli.sources.loading import needing
 
 
 class _Disk(FileIO):
-    """A file whose errors are kept, and no longer raised once it `is_closing`.
+    """A file that records its first error, and raises no errors once it `is_closing`.
 
-    HDF5 ends the process where it cannot write what it closes; of datasets it loses the error, too.
+    HDF5 aborts the process if it cannot write while it closes, and drops errors of datasets.
     """
 
     failure: OSError | None = None
@@ -28,7 +28,7 @@ class _Disk(FileIO):
     def write(self, data: Any) -> int:
         remaining = memoryview(data)
         try:
-            while remaining:  # A disk that has little room takes a part.
+            while remaining:  # A nearly full disk writes less than requested.
                 remaining = remaining[super().write(remaining) :]
         except OSError as error:
             self.failure = self.failure or error
@@ -39,7 +39,7 @@ class _Disk(FileIO):
 
 @contextmanager
 def _delayed_interrupt() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block; the main thread alone is interrupted."""
+    """Delay Ctrl-C until the end of the block; only the main thread receives interrupts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -55,21 +55,21 @@ def _delayed_interrupt() -> Iterator[None]:
 
 @contextmanager
 def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
-    """Give a new HDF5 file to write, the export itself or a file in its folder.
+    """Yield a new HDF5 file to write: the export itself, or a file in its folder.
 
-    Its attribute `not_held` says what the format does not hold. Equal episodes become equal bytes.
+    Its attribute `not_held` lists the losses of the format. Equal episodes become equal bytes.
 
     Raises:
-        StorageError: If the disk fails.
+        StorageError: If a disk operation fails.
         UsageError: If h5py is not installed.
     """
     with needing("h5py"):
         import h5py  # noqa: PLC0415 - an optional package
     path = export.path / name if name else export.path
     free = shutil.disk_usage(path.parent).free
-    if free < export.size:  # Rather than after an hour.
+    if free < export.size:  # Fail now rather than after an hour.
         raise StorageError(
-            f"cannot write {export.target}: it needs {export.size:,} bytes, and its disk has {free:,} left",
+            f"cannot write {export.target}: it needs {export.size:,} bytes, but its disk has {free:,} free",
             code="disk-full",
             hint="free some space, or choose another disk",
         )
@@ -82,7 +82,7 @@ def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
                 yield file
             finally:
                 disk.is_closing = True
-                with _delayed_interrupt():  # Of an interrupted write h5py raises an AttributeError.
+                with _delayed_interrupt():  # An interrupted write makes h5py raise an AttributeError.
                     file.close()
         except Exception as error:
             if disk.failure is None and not isinstance(error, RuntimeError):
@@ -93,10 +93,10 @@ def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
 
 
 def put_tree(group: Any, name: str, tree: Tree) -> None:
-    """Write a tree of arrays: a group for a dict or a tuple, whose members are `_index_0` and so on.
+    """Write a tree of arrays; a dict or a tuple becomes a group, with members `_index_0`, … for a tuple.
 
     Raises:
-        UnsupportedSpaceError: If a key cannot name a member of a group.
+        UnsupportedSpaceError: If a key is not a valid name of a member.
     """
     if isinstance(tree, tuple):
         tree = {f"_index_{index}": child for index, child in enumerate(tree)}
@@ -108,8 +108,8 @@ def put_tree(group: Any, name: str, tree: Tree) -> None:
     for key, child in tree.items():
         if not isinstance(key, str) or not key.strip(".") or "/" in key or "\0" in key:
             raise UnsupportedSpaceError(
-                f"the key {key!r} of a Dict space cannot be a name in an HDF5 file",
+                f"the key {key!r} of a Dict space is not a valid name in an HDF5 file",
                 code="format-key",
-                hint="make the space a vector: {set=flatten=true}",
+                hint="flatten the space to a vector: {set=flatten=true}",
             )
         put_tree(subgroup, key, child)

@@ -1,4 +1,4 @@
-"""A dataset for the Hugging Face hub, whose viewer shows its images: https://huggingface.co/docs/datasets."""
+"""Datasets for the Hugging Face hub, whose viewer shows images: https://huggingface.co/docs/datasets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ configs:
 
 
 def write(export: Export) -> None:
-    """Write `data/` with a row a step, `episodes/` with a row an episode, and the card that names both."""
+    """Write `data/` with one row per step, `episodes/` with one row per episode, and the card."""
     episodes = 0
     with (
         ParquetFiles(lambda number: export.path / f"data/train-{number:05}.parquet") as data,

@@ -1,6 +1,6 @@
-"""The trajectories of `imitation`.
+"""The trajectory format of the `imitation` library.
 
-They are described at https://imitation.readthedocs.io/en/latest/main-concepts/trajectories.html.
+See https://imitation.readthedocs.io/en/latest/main-concepts/trajectories.html.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FILE = "data-00000-of-00001.arrow"
 
 
 def write(export: Export) -> None:
-    """Write a folder that `imitation.data.serialize.load_with_rewards` opens: a row an episode."""
+    """Write a folder for `imitation.data.serialize.load_with_rewards`, with one row per episode."""
     export.path.mkdir()
     writer = None
     with pa.OSFile(str(export.path / _FILE), "wb") as file:
@@ -27,7 +27,7 @@ def write(export: Export) -> None:
             table = _table(batch)
             writer = writer or pa.ipc.new_stream(file, table.schema)
             writer.write_table(table)
-        assert writer is not None  # There is an episode.
+        assert writer is not None  # There is at least one episode.
         writer.close()
     state: Fields = {
         "_data_files": [{"filename": _FILE}],
@@ -39,13 +39,13 @@ def write(export: Export) -> None:
         "_split": None,
     }
     (export.path / "state.json").write_text(json.dumps(state))
-    # Without features, readers take those of the Arrow file, whatever their own version calls them.
+    # Without features in this file, every version of `datasets` reads them from the Arrow file.
     description = f"Episodes of {export.env_id}. Not held: {'; '.join(export.losses)}."
     (export.path / "dataset_info.json").write_text(json.dumps({"description": description}))
 
 
 def _table(batch: EpisodeBatch) -> pa.Table:
-    """Return a row an episode; `infos` are texts as jsonpickle writes them, the last with how it ended."""
+    """Return one row per episode; `infos` are jsonpickle strings, and the last one has the kind of the end."""
     observations = np.insert(batch.observations, np.cumsum(batch.lengths), batch.last_observations, axis=0)
     infos = np.full(len(batch.rewards), "{}", object)
     infos[np.cumsum(batch.lengths) - 1] = [
@@ -56,7 +56,7 @@ def _table(batch: EpisodeBatch) -> pa.Table:
         "obs": _lists(encode_tensor(observations), batch.lengths + 1),
         "acts": _lists(encode_tensor(batch.actions), batch.lengths),
         "infos": _lists(pa.array(infos, pa.string()), batch.lengths),
-        # It says that the episode ends here, by a limit too.
+        # True for every end of an episode, including a truncation.
         "terminal": pa.array(np.ones(len(batch), np.bool_)),
         "rews": _lists(encode_tensor(batch.rewards), batch.lengths),
     }

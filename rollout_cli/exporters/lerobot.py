@@ -26,7 +26,7 @@ _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _TABLE_PATH = "meta/episodes/chunk-000/file-000.parquet"
 _MOST_AXES = 5
 _IMAGE_SAMPLE = 100
-"""Of so many images one is counted in the statistics."""
+"""One image in this many counts in the statistics."""
 
 _FRONT_MATTER = """\
 tags: [LeRobot]
@@ -38,18 +38,20 @@ configs:
 
 
 def write(export: Export, *, fps: int | None = None, task: str | None = None) -> None:
-    """Write `data/` with a row a step, and `meta/` with features, statistics, episodes and tasks.
+    """Write `data/` with one row per step, and `meta/` with features, statistics, episodes and tasks.
 
     Args:
         export: The episodes.
-        fps: The steps a second, which decide timestamps; by default the environment's `render_fps`, or 30.
-        task: What the policy was to do; by default the environment's id.
+        fps: Steps per second, which decide timestamps; defaults to the environment's `render_fps`, or 30.
+        task: The description of the policy's task; defaults to the environment's id.
     """
     if fps is None:
         fps = round((export.run.get("env") or {}).get("render_fps") or 30)
     if fps < 1:
         raise UsageError(
-            f"lerobot takes an fps of 1 or more, and not {fps}", code="format-option", hint="{set=fps=30}"
+            f"fps of the format lerobot is {fps}, expected at least 1",
+            code="format-option",
+            hint="pass {set=fps=30}",
         )
     names = _leaf_names(export.env_spec)
     stats: dict[str, ColumnStats] = {}
@@ -96,7 +98,7 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
 
 
 def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
-    """Return the leaves of both spaces with the names of their columns, such as LeRobot's own have."""
+    """Return the leaves of both spaces with column names that follow LeRobot's convention."""
     check_keys("lerobot", spec)
     names = []
     for column in (
@@ -105,9 +107,9 @@ def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
     ):
         if len(column.leaf.shape) > _MOST_AXES:
             raise UnsupportedSpaceError(
-                f"lerobot does not hold {column.name!r}: values have {_MOST_AXES} axes at most",
+                f"lerobot cannot store {column.name!r}: its values have more than {_MOST_AXES} axes",
                 code="format-space",
-                hint="make the space a vector: {set=flatten=true}",
+                hint="flatten the space to a vector: {set=flatten=true}",
             )
         name = column.name
         if name == "observation":
@@ -118,7 +120,7 @@ def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """Values (T, *shape) of a feature; `kind` is its dtype as LeRobot names it."""
+    """Values (T, *shape) of a feature; `kind` is LeRobot's name of its dtype."""
 
     values: Array
     kind: str
@@ -138,11 +140,11 @@ class _Column:
             return encode_images(self.values)
         if self.kind == "string":
             return text_array(self.values.tolist())
-        # LeRobot has numbers, and no lists of one number.
+        # LeRobot stores a vector of one number as a scalar.
         return encode_tensor(self.values[:, 0] if self.values.shape[1:] == (1,) else self.values)
 
     def stats(self) -> ColumnStats:
-        """Return the statistics of each number of a value, or of each channel of images, from 0 to 1."""
+        """Return statistics per number of a value, or per channel of images scaled to [0, 1]."""
         if self.kind != "image":
             return column_stats(self.values)
         sample = self.values[::_IMAGE_SAMPLE]
@@ -183,7 +185,7 @@ def _columns(
 
 
 def _stats_document(column: _Column, values: ColumnStats, steps: int) -> Fields:
-    """Return the statistics of a column as LeRobot has them: those of images are (channels, 1, 1)."""
+    """Return the statistics of a column in LeRobot's form; those of images have shape (channels, 1, 1)."""
     count, low, high, mean, m2 = values
     shape = (-1, 1, 1) if column.kind == "image" else column.values.shape[1:] or (1,)
     named = {"min": low, "max": high, "mean": mean, "std": np.sqrt(m2 / np.maximum(count, 1))}
@@ -191,7 +193,7 @@ def _stats_document(column: _Column, values: ColumnStats, steps: int) -> Fields:
 
 
 def _write_tables(export: Export, files: Array, task: str) -> None:
-    """Write the tables of episodes, whose data are in the files of these numbers (N,), and of the task."""
+    """Write the tables of episodes, with `files` (N,) as their file numbers, and of the task."""
     zeros = np.zeros(len(files), np.int64)
     stops = np.cumsum(export.lengths)
     chunk, file = np.divmod(files, _FILES_PER_CHUNK)
@@ -208,7 +210,7 @@ def _write_tables(export: Export, files: Array, task: str) -> None:
     }
     (export.path / _TABLE_PATH).parent.mkdir(parents=True)
     pq.write_table(pa.table(episodes), export.path / _TABLE_PATH)
-    # The text must be the index when pandas reads it.
+    # The metadata makes the task the index when pandas reads the table.
     described = [("task_index", "int64", "int64"), ("task", "unicode", "object")]
     columns = [
         {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": dtype, "metadata": None}

@@ -16,18 +16,18 @@ from rollout_cli.exporters.hdf5 import hdf5_file, put_tree
 from rollout_cli.exporters.source import with_last
 
 _VERSION = "0.5.3"
-"""The version of Minari whose layout this is: its readers refuse a file that names none of theirs."""
+"""The Minari version of this layout; Minari refuses a file of an unknown version."""
 
 
 def write(export: Export, *, author: str = "", email: str = "", description: str = "") -> None:
-    """Write `data/main_data.hdf5` and `data/metadata.json`, as `minari.load_dataset` reads them."""
+    """Write `data/main_data.hdf5` and `data/metadata.json`, for `minari.load_dataset`."""
     target = export.target.absolute()
     identity = "/".join(target.parts[-2:])
     if not re.fullmatch(r"[\w-]{2,}/[\w-]+-v\d+", identity, re.ASCII):
         raise UsageError(
-            f"{target} does not end in a namespace and a name as Minari has them, such as cartpole/expert-v0",
+            f"{target} does not end in a Minari namespace and name, such as cartpole/expert-v0",
             code="output-name",
-            hint='name it so: {output="minari/cartpole/expert-v0"}, and set MINARI_DATASETS_PATH=minari',
+            hint='pass e.g. {output="minari/cartpole/expert-v0"}, and set MINARI_DATASETS_PATH=minari',
         )
     folder = export.path / "data"
     folder.mkdir(parents=True)
@@ -47,7 +47,7 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         "dataset_id": identity,
         "minari_version": _VERSION,
         "data_format": "hdf5",
-        "jpeg_encoding": False,  # Absent, it counts as true, and images would lose pixels.
+        "jpeg_encoding": False,  # The default is true, and JPEG images would lose information.
         "total_episodes": len(export.source),
         "total_steps": export.n_steps,
         "observation_space": json.dumps(_space(export.env_spec.observation_space)),
@@ -57,7 +57,7 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         "description": description,
         "not_held": list(export.losses),
     }
-    # What `recover_environment` makes: only gymnasium's environments have one, and a vector one may differ.
+    # For `recover_environment`. Only gymnasium environments have a spec; a vector one may differ from it.
     env = export.run.get("env", {})
     if env.get("spec_json") and "num_envs" not in env:
         limited = {**json.loads(env["spec_json"]), "max_episode_steps": export.env_spec.max_episode_length}
@@ -66,7 +66,7 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
 
 
 def _space(space: Space) -> Fields:
-    """Return a space as Minari writes it."""
+    """Return a space in Minari's JSON form."""
     document: Fields = {"type": "Text" if space_leaves(space)[0].kind == "text" else type(space).__name__}
     match space:
         case spaces.Dict():

@@ -12,10 +12,10 @@ from rollout_cli.exporters.source import EpisodeSource, with_last
 
 
 def write(export: Export) -> None:
-    """Write one array a field, as OGBench's `load_dataset` reads them.
+    """Write one array per field, for OGBench's `load_dataset`.
 
-    An episode has one row more than steps: its last observation, which `terminals` marks, beside zeros for an
-    action.
+    An episode has one more row than steps. That row has the last observation and an action of zeros, and
+    `terminals` marks it.
     """
     rows = export.n_steps + len(export.lengths)
     with zipfile.ZipFile(export.path, "w") as archive:
@@ -27,7 +27,7 @@ def write(export: Export) -> None:
 
 def _put(archive: zipfile.ZipFile, name: str, n_rows: int, parts: Iterable[Array]) -> None:
     """Write an array of `n_rows` rows, part by part."""
-    # A ZipInfo by itself has no time of day, which a name alone would have.
+    # A bare ZipInfo has a constant time, but a file name would get the current time.
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         for index, part in enumerate(parts):
             if index == 0:
@@ -38,7 +38,7 @@ def _put(archive: zipfile.ZipFile, name: str, n_rows: int, parts: Iterable[Array
 
 
 def _columns(source: EpisodeSource) -> dict[str, Iterable[Array]]:
-    """Return the arrays by name; each reads the episodes by itself, one after the other."""
+    """Return the arrays by name, as generators; each one iterates over all episodes."""
     return {
         "observations": (with_last(episode.observations, episode.last_observation) for episode in source),
         "actions": (with_last(episode.actions, np.zeros_like(episode.actions[0])) for episode in source),

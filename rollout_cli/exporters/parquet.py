@@ -1,4 +1,4 @@
-"""What formats of Parquet files share: files of a bounded size, images as PNG in a column, and a card."""
+"""Parquet files of bounded size, images as PNG columns, and cards, for all formats of this kind."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ _CARD = """\
 
 
 class ParquetFiles(ExitStack):
-    """Tables of one schema that go to files which follow one another; the stack closes the open one.
+    """Tables of one schema, written to consecutive files; the stack closes the open file.
 
-    `path_of` gives the path of a file's number, 0 for the first one. A file of 100 MiB or more is followed by
-    the next one.
+    `path_of` returns the path of a file by number, starting at 0. A new file is started after 100 MiB.
     """
 
     def __init__(self, path_of: Callable[[int], Path]) -> None:
@@ -44,7 +43,7 @@ class ParquetFiles(ExitStack):
         self._writer: Any = None
 
     def write(self, table: pa.Table) -> int:
-        """Write a table, a row group, and return the number of its file."""
+        """Write a table as a row group, and return the number of its file."""
         if self._sink is None or self._sink.tell() >= _MOST_BYTES:
             self.close()
             self._number += 1
@@ -57,7 +56,7 @@ class ParquetFiles(ExitStack):
 
 
 def is_image(leaf: Leaf) -> bool:
-    """Return whether PNG holds a leaf's values: uint8, height and width, and 1, 3 or 4 channels or none."""
+    """Return True if PNG can store a leaf's values: uint8, (height, width) or with 1, 3 or 4 channels."""
     match leaf.shape:
         case (_, _) | (_, _, 1 | 3 | 4) if leaf.kind == "box" and leaf.dtype == np.uint8:
             return 0 not in leaf.shape
@@ -73,7 +72,7 @@ def encode_images(images: Array) -> pa.Array:
     files = []
     for image in images:
         stream = io.BytesIO()
-        # The fastest level: files are a little larger, and written in half of the time.
+        # The fastest level: files are slightly larger, and take half the time.
         Image.fromarray(np.ascontiguousarray(image)).save(stream, "png", compress_level=1)
         files.append(stream.getvalue())
     columns = [pa.array(files, pa.binary()), pa.nulls(len(files), pa.string())]
@@ -81,10 +80,10 @@ def encode_images(images: Array) -> pa.Array:
 
 
 def write_card(export: Export, name: str, front_matter: str) -> None:
-    """Write README.md, which also says what the format `name` does not hold of the episodes.
+    """Write README.md, which also lists the losses of the format `name`.
 
-    `{digest}` in the front matter stands for the files: `datasets` keeps a copy by the folder's name and
-    these lines, and would read another export of that name from it.
+    `{digest}` in the front matter stands for the content of the files. `datasets` caches by the folder's name
+    and these lines, and without the digest would load another export of that name from the cache.
     """
     digest = blake2b(digest_size=16)
     for path in sorted(export.path.rglob("*.parquet")):

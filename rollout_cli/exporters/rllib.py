@@ -20,7 +20,7 @@ from rollout_cli.sources.loading import needing
 
 _ROW_GROUP_BYTES = 32 << 20
 _MOST_BYTES = (1 << 31) - 1
-"""What one row of a binary column holds."""
+"""The maximum bytes of a value in a binary column."""
 
 _UNUSED = (
     "agent_id",
@@ -35,7 +35,7 @@ _UNUSED = (
 
 
 def write(export: Export) -> None:
-    """Write Parquet files with a `SingleAgentEpisode` a row, as `input_read_episodes=True` reads them."""
+    """Write Parquet files with one `SingleAgentEpisode` per row, for `input_read_episodes=True`."""
     for space in (export.env_spec.observation_space, export.env_spec.action_space):
         _check_keys(space)
     with ParquetFiles(lambda number: export.path / f"episodes-{number:05}.parquet") as data:
@@ -45,7 +45,7 @@ def write(export: Export) -> None:
 
 
 def _check_keys(space: Space) -> None:
-    """Raise UnsupportedSpaceError for an integer key of a Dict space: msgpack writes it, and RLlib fails."""
+    """Raise UnsupportedSpaceError for an integer key of a Dict space: msgpack writes it, but RLlib fails."""
     children: Iterable[Space] = ()
     if isinstance(space, spaces.Tuple):
         children = space.spaces
@@ -54,9 +54,9 @@ def _check_keys(space: Space) -> None:
         for key in space:
             if not isinstance(key, str):
                 raise UnsupportedSpaceError(
-                    f"rllib does not hold a Dict space with the key {key!r}, which is no text",
+                    f"rllib cannot store a Dict space with the key {key!r}, expected a string",
                     code="format-key",
-                    hint="make the space a vector: {set=flatten=true}; "
+                    hint="flatten the space to a vector: {set=flatten=true}; "
                     "or wrap the environment to rename the key",
                 )
     for child in children:
@@ -73,18 +73,18 @@ def _packed(source: EpisodeSource) -> Iterator[bytes]:
         item = msgpack.packb(_state(episode, index), default=msgpack_numpy.encode)
         if len(item) > _MOST_BYTES:
             raise UsageError(
-                f"rllib does not hold episode {index}: it has {len(item):,} bytes, over {_MOST_BYTES:,}",
+                f"rllib cannot store episode {index} of {len(item):,} bytes, expected at most {_MOST_BYTES:,}",
                 code="episode-too-large",
-                hint="let RLlib read the dataset itself: docs/use/rllib.md",
+                hint="read the dataset with RLlib directly: docs/use/rllib.md",
             )
         yield item
 
 
 def _state(episode: EpisodeLike, index: int) -> Fields:
-    """Return what `SingleAgentEpisode.get_state` returns of an episode that is packed into arrays."""
+    """Return the state of a finalized `SingleAgentEpisode`, in the form of its `get_state`."""
     observations = map_tree(with_last, episode.observations, episode.last_observation)
     return dict.fromkeys(_UNUSED) | {
-        "id_": str(index),  # Of episodes with one id RLlib keeps the last one alone.
+        "id_": str(index),  # If ids repeat, RLlib keeps only the last episode.
         "observations": _buffer(map_tree(_numpy, observations)),
         "actions": _buffer(map_tree(_numpy, episode.actions)),
         "rewards": _buffer(episode.rewards),
@@ -102,7 +102,7 @@ def _buffer(data: Tree) -> Fields:
 
 
 def _numpy(values: Any) -> Any:
-    # Arrays of objects would be written as pickles.
+    # Object arrays would be pickled.
     return values.astype(np.str_) if values.dtype == object else values
 
 

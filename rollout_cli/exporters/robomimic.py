@@ -15,14 +15,14 @@ from rollout_cli.exporters.hdf5 import hdf5_file, put_tree
 from rollout_cli.exporters.source import with_last
 
 _GYM = 2
-"""The kind of environments that are gym's, as robomimic numbers them."""
+"""robomimic's number for gym environments."""
 
 
 def write(export: Export) -> None:
-    """Write a group an episode, whose observations are named by the keys of their Dict space.
+    """Write one group per episode, with observations named by the keys of their Dict space.
 
-    The parts of a Tuple are named by their positions. All other observations are called `flat`, as
-    robomimic's own environments of gym call them.
+    The parts of a Tuple are named by position. All other observations are named `flat`, as in robomimic's gym
+    environments.
     """
     env = {"env_name": export.env_id, "env_type": _GYM, "env_kwargs": export.env_kwargs}
     with hdf5_file(export) as file:
@@ -39,7 +39,7 @@ def write(export: Export) -> None:
             group["actions"] = episode.actions.reshape(steps, -1)
             group["rewards"] = episode.rewards
             group["dones"] = at_ends(export.lengths[index : index + 1], episode.terminated)
-            # Its readers ask for them: a simulator's, and none is known.
+            # Readers require simulator states, which are unknown.
             group["states"] = np.zeros((steps, 0))
 
 

@@ -1,4 +1,4 @@
-"""What exporters read: the episodes of a dataset, or the same with their spaces made flat."""
+"""The input of exporters: the episodes of a dataset, optionally with flattened spaces."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rollout_cli.episodes.plain import Document
 from rollout_cli.episodes.spaces import Array, Leaf, Space, SpaceRows, map_tree, space_leaves, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 
-_MOST_LETTERS = 1 << 16
-"""A flat text has a number for each letter that it may have."""
+_MOST_CHARACTERS = 1 << 16
+"""The maximum length of a Text space that can be flattened: the vector has one number per character."""
 
 
 class EpisodeSource(Protocol):
-    """Whole episodes, and where they came from: a `Dataset`, or what another source makes of one."""
+    """Complete episodes with their origin: a `Dataset`, or another source derived from one."""
 
     @property
     def env_spec(self) -> EnvSpec: ...
@@ -52,7 +52,7 @@ class MemoryEpisode:
 
     @property
     def batch(self) -> EpisodeBatch:
-        """The episode as a batch of one, as it was recorded."""
+        """The recorded episode as an `EpisodeBatch`."""
         return self.recorded if isinstance(self.recorded, EpisodeBatch) else self.recorded.batch
 
 
@@ -60,17 +60,17 @@ EpisodeLike = Episode | MemoryEpisode
 
 
 def with_last(values: Array, last: Any) -> Array:
-    """Return the values (T, *shape) of an episode's steps and what followed the last one, (T + 1, *shape)."""
+    """Return `values` (T, *shape) followed by `last`, (T + 1, *shape)."""
     return np.concatenate([values, np.asarray(last, values.dtype)[None]])
 
 
 def row_bytes(spec: EnvSpec) -> int:
-    """Return the bytes of an observation and an action, texts not counted."""
+    """Return the bytes of an observation and an action, without strings."""
     return sum(leaf.row_bytes for _, leaf in leaves_of(spec))
 
 
 def leaves_of(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
-    """Yield the leaves of both spaces, each with what it is of: `observations` or `actions`."""
+    """Yield the leaves of both spaces, each with its field: `observations` or `actions`."""
     for field, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
         for leaf in space_leaves(space):
             yield field, leaf
@@ -107,11 +107,10 @@ def joined_episodes(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBa
 
 
 class FlatSource:
-    """The episodes of a source; Dict, Tuple and Text are vectors, as `gymnasium.spaces.flatten` makes them.
+    """The episodes of a source with Dict, Tuple and Text spaces as vectors, like `gymnasium.spaces.flatten`.
 
-    The leaves of Dict and Tuple lie side by side. One of choices (Discrete, MultiDiscrete) has a number for
-    each choice, 1 for the one that was made. A text is the places of its characters in its space's alphabet.
-    All other spaces stay as they are.
+    The leaves of Dict and Tuple are concatenated. Discrete and MultiDiscrete leaves are one-hot. A string becomes
+    the indices of its characters in the alphabet of its space. All other spaces are unchanged.
     """
 
     def __init__(self, source: EpisodeSource) -> None:
@@ -147,7 +146,7 @@ class FlatSource:
 
 
 def is_nested(space: Space) -> bool:
-    """Return whether a space has more than one leaf, or names for them."""
+    """Return True if a space is a Dict or a Tuple."""
     return isinstance(space, spaces.Dict | spaces.Tuple)
 
 
@@ -155,15 +154,15 @@ def _flat_space(space: Space) -> Space:
     for leaf in space_leaves(space):
         if leaf.kind == "sequence":
             raise UnsupportedSpaceError(
-                f"a Sequence space, such as {leaf.name!r}, has no flat form",
+                f"cannot flatten a Sequence space, such as {leaf.name!r}",
                 code="space-not-flat",
-                hint="export to hf without flatten",
+                hint="export to hf, without flatten",
             )
-        if isinstance(leaf.space, spaces.Text) and leaf.space.max_length > _MOST_LETTERS:
+        if isinstance(leaf.space, spaces.Text) and leaf.space.max_length > _MOST_CHARACTERS:
             raise UnsupportedSpaceError(
-                f"texts of up to {leaf.space.max_length:,} letters, such as {leaf.name!r}, have no flat form",
+                f"cannot flatten strings of up to {leaf.space.max_length:,} characters, such as {leaf.name!r}",
                 code="space-not-flat",
-                hint="wrap the environment so that it leaves them out, or export to minari without flatten",
+                hint="wrap the environment to remove them, or export to minari without flatten",
             )
     return spaces.flatten_space(space) if _is_flattened(space) else space
 
@@ -173,7 +172,7 @@ def _is_flattened(space: Space) -> bool:
 
 
 def _flat(space: Space, flat_space: Space, tree: Tree) -> Tree:
-    """Return values (T, *shape) of a space as those of its flat form."""
+    """Return values (T, *shape) of a space, flattened."""
     if not _is_flattened(space):
         return tree
     parts = map(_as_columns, space_leaves(space), tree_leaves(tree))
@@ -181,7 +180,7 @@ def _flat(space: Space, flat_space: Space, tree: Tree) -> Tree:
 
 
 def _as_columns(leaf: Leaf, values: Array) -> Array:
-    """Return the values (T, *shape) of a leaf as (T, n)."""
+    """Return the values (T, *shape) of a leaf as columns, (T, n)."""
     space: Any = leaf.space
     if leaf.kind == "text":
         try:
@@ -202,7 +201,7 @@ def _as_columns(leaf: Leaf, values: Array) -> Array:
 def _outside_space(leaf: Leaf) -> UsageError:
     part = f" {leaf.name!r}" if leaf.path else ""
     return UsageError(
-        f"some value of the {type(leaf.space).__name__} space{part} is outside of it: it has no flat form",
+        f"cannot flatten a value outside the {type(leaf.space).__name__} space{part}",
         code="value-outside-space",
-        hint="leave these episodes out: rollout verify names the columns",
+        hint="leave these episodes out: rollout verify lists the columns",
     )

@@ -1,4 +1,4 @@
-"""TorchRL's memory maps: https://docs.pytorch.org/tensordict/stable/saving.html."""
+"""TorchRL's memory-mapped tensors: https://docs.pytorch.org/tensordict/stable/saving.html."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[str, ...]
 
 
 def write(export: Export) -> None:
-    """Write a folder that `TensorDict.load_memmap` opens: a file a tensor, and a `meta.json` a TensorDict."""
+    """Write a folder for `TensorDict.load_memmap`: one file per tensor, and one `meta.json` per TensorDict."""
     check_keys("torchrl", export.env_spec, reserved=_new_node(0))
     steps = export.n_steps
     episodes = 0
@@ -39,7 +39,7 @@ def write(export: Export) -> None:
 
 
 def _tensors(batch: EpisodeBatch, episode_ids: Array) -> Iterator[tuple[Key, Array]]:
-    """Yield each tensor of the batch, as TorchRL's environments name and shape them, (T, *shape)."""
+    """Yield each tensor of the batch with TorchRL's name and shape, (T, *shape)."""
     yield from _leaves(("observation",), batch.observations)
     yield from _leaves(("action",), batch.actions)
     yield ("episode",), episode_ids
@@ -55,7 +55,7 @@ def _tensors(batch: EpisodeBatch, episode_ids: Array) -> Iterator[tuple[Key, Arr
 
 
 def _leaves(key: Key, tree: Tree) -> Iterator[tuple[Key, Array]]:
-    """Yield the arrays of a tree; the children of a dict or a tuple are named by their key or position."""
+    """Yield the arrays of a tree; the children of a dict or a tuple are named by their key or index."""
     if isinstance(tree, tuple):
         tree = dict(enumerate(tree))
     if isinstance(tree, dict):
@@ -66,7 +66,7 @@ def _leaves(key: Key, tree: Tree) -> Iterator[tuple[Key, Array]]:
 
 
 def _write_metadata(folder: Path, tensors: dict[Key, Fields], steps: int) -> None:
-    """Write the `meta.json` of the root and of each nested TensorDict, which its parent must name too."""
+    """Write `meta.json` of the root and of each nested TensorDict, which its parent lists too."""
     nodes: dict[Key, Fields] = {}
     for key, described in tensors.items():
         for depth, name in enumerate(key):

@@ -1,4 +1,4 @@
-"""Zarr's version 2, laid out as Diffusion Policy's ReplayBuffer: https://diffusion-policy.cs.columbia.edu."""
+"""Zarr version 2 in the layout of Diffusion Policy's ReplayBuffer: https://diffusion-policy.cs.columbia.edu."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHUNK_BYTES = 8 << 20
 
 
 def write(export: Export) -> None:
-    """Write a group `data` of arrays with a row a step, and a group `meta` with a row an episode."""
+    """Write a group `data` with one row per step, and a group `meta` with one row per episode."""
     check_keys("zarr", export.env_spec)
     arrays = {}
     for name, values in _arrays(export):
@@ -49,7 +49,7 @@ def _arrays(export: Export) -> Iterator[tuple[str, Array]]:
 
 
 def _leaves(space: Space, name: str, tree: Tree) -> Iterator[tuple[str, Array]]:
-    """Yield an array a leaf; those of Dict and Tuple spaces have their path behind a dot."""
+    """Yield one array per leaf; in Dict and Tuple spaces, the path follows the name after a dot."""
     for column, values in zip(space_columns(space, name), tree_leaves(tree), strict=True):
         if column.stored:
             yield column.name, values
@@ -57,7 +57,7 @@ def _leaves(space: Space, name: str, tree: Tree) -> Iterator[tuple[str, Array]]:
 
 @dataclass(slots=True)
 class _ChunkedArray:
-    """An array on the disk that grows row by row up to its shape; a file a chunk, uncompressed."""
+    """An array on disk that grows by rows up to its shape; one uncompressed file per chunk."""
 
     folder: Path
     shape: Shape
@@ -83,7 +83,7 @@ class _ChunkedArray:
 
     def close(self) -> None:
         chunks = [self.chunk_rows, *self.shape[1:]]
-        # Zarr's chunks are all of one size, the last one too.
+        # All Zarr chunks have the same size, including the last one.
         last = self._file((self.rows - 1) // self.chunk_rows)
         os.truncate(last, self.dtype.itemsize * math.prod(chunks))
         described = {

@@ -1,1 +1,1 @@
-"""Looking at a dataset: plots, rendered episodes, and the HTML report."""
+"""Views of a dataset: plots, video frames, and the HTML report."""

@@ -1,4 +1,4 @@
-"""Writing a dataset's card again, with what nobody but its owner knows, and a picture."""
+"""Updates of a dataset's card: a license, and a picture of the returns."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ def write_card(
     license: str | None = None,  # noqa: A002 - the word of the card
     plot: bool | None = None,
 ) -> Path:
-    """Write README.md of a dataset again, and return its path; info.json remembers the licence.
+    """Rewrite README.md of a dataset, and return its path; info.json stores the license.
 
     Args:
         path: The dataset's folder, a path or a URI.
-        license: The licence as Hugging Face names it, such as `mit` or `cc-by-4.0`; None leaves the one
-            that there is.
-        plot: Whether the card shows the returns, in a picture that is drawn now; None leaves the one that
-            there is.
+        license: The license in Hugging Face's notation, such as `mit` or `cc-by-4.0`; None keeps the
+            current one.
+        plot: True to draw a picture of the returns for the card, False to remove it; None keeps the current
+            one.
 
     Raises:
         DatasetLockedError: If a run is writing the dataset.
-        UsageError: If the licence is no identifier, there is no episode to plot, or matplotlib is missing.
+        UsageError: If the license is not an identifier, the dataset has no episodes to plot, or
+            matplotlib is missing.
     """
     if license is not None and not _LICENSE.fullmatch(license):
         raise UsageError(
-            f"{license!r} names no licence", code="card-license", hint='write it as in {license="cc-by-4.0"}'
+            f"{license!r} is not a license identifier",
+            code="card-license",
+            hint='write e.g. {license="cc-by-4.0"}',
         )
     root = folder_of(path)
-    read_info(root)  # Without one there is nothing to lock.
+    read_info(root)  # Fails early: without a dataset, no lock is needed.
     files = file_store(root)
     with FolderLock(files, root):
         info = read_info(root)

@@ -1,4 +1,4 @@
-"""What a dataset looks like, as plain values: its columns, number by number, and its charts.
+"""Summaries of a dataset as plain values: the dimensions of its columns, and its charts.
 
 The terminal, matplotlib and the HTML report draw them.
 """
@@ -27,38 +27,38 @@ from rollout_cli.keywords import Record
 from rollout_cli.report.identity import spread
 
 PLOTS = ("returns", "lengths", "over-time", "actions", "observations")
-"""What `rollout plot` shows."""
+"""The plots of `rollout plot`."""
 
 _BARS = 16
 _GROUPS = 16
 _MOST_PROFILES = 64
-# How much of a dataset, and of a column, is read.
+# Limits of the sample, and of the numbers of a column.
 _MOST_STEPS = 200_000
 _MOST_BYTES = 64 << 20
 _MOST_VALUES = 1 << 20
 _BINS = 24
-_WHOLE = 2.0**52  # From here on all floats are whole, and not all whole numbers and halves are floats.
-_LEAST_SHARE = 0.0005  # Smaller ones would read as 0.0 %.
+_EXACT_BELOW = 2.0**52  # Above this all floats are integers, and not all integers and halves are floats.
+_LEAST_SHARE = 0.0005  # Smaller shares would be shown as 0.0 %.
 _STATS = {"low": "min", "high": "max", "mean": "mean", "std": "std"}
 
 
 @dataclass(frozen=True, eq=False)
 class Dimension:
-    """One number of a column, or all numbers of an image; what is not known is nan.
+    """One number of a column, or all numbers of an image; unknown values are nan.
 
     Attributes:
-        name: The column, with the number's indices where there are several.
-        space: The least and the greatest value of its space.
-        low: The least value; this one and the next three are those of all steps.
-        high: The greatest value.
-        mean: The mean.
-        std: The standard deviation.
-        at_bound: The share of the values in the sample that are a bound of the space.
-        not_finite: The share that is nan or infinite.
+        name: The column, with the number's index if the column has several.
+        space: The minimum and maximum of its space.
+        low: The minimum of all steps.
+        high: The maximum of all steps.
+        mean: The mean of all steps.
+        std: The standard deviation of all steps.
+        at_bound: The share of the sample that equals a bound of the space.
+        not_finite: The share of the sample that is nan or infinite.
         missing: The share of steps without a value.
-        edges: The edges of the bins, (n + 1,); none where there is no finite number.
-        counts: The values of the sample in each bin, (n,).
-        text: What is said of values that are no numbers.
+        edges: The edges of the bins, (n + 1,); empty if no number is finite.
+        counts: The number of sampled values in each bin, (n,).
+        text: A description of values that are not numbers.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Dimension:
 
     @property
     def remarks(self) -> list[str]:
-        """What is unusual about it, in words."""
+        """Unusual properties of the values, in words."""
         shares = {"at a bound": self.at_bound, "not finite": self.not_finite, "missing": self.missing}
         remarks = ["constant"] if self.low == self.high else []
         for name, share in shares.items():
@@ -88,16 +88,16 @@ class Dimension:
 
 
 def some_steps(dataset: Dataset) -> pa.Table:
-    """Return the rows of `data`, or a sample of them where there are many."""
+    """Return the rows of `data`, or a sample of them if there are many."""
     step_bytes = dataset.rows.table.schema.step_bytes
     return dataset.rows.some_steps(max(1, min(_MOST_STEPS, _MOST_BYTES // max(1, step_bytes))))
 
 
 def stats_of(dataset: Dataset) -> tuple[dict[str, Any], int]:
-    """Return meta/stats.json, and how many steps it is of; before a run has ended, of a sample of them.
+    """Return meta/stats.json and its number of steps; before the end of a run, those of a sample.
 
     Raises:
-        DatasetFormatError: If it is damaged.
+        DatasetFormatError: If the file is damaged.
     """
     path = stats_path(dataset.path)
     with reading(path):
@@ -123,9 +123,9 @@ def _stats_in(path: Path) -> dict[str, Any]:
 
 
 def dimensions(dataset: Dataset, table: pa.Table, *prefixes: str) -> Iterator[Dimension]:
-    """Yield the numbers of the columns whose names begin so; those of an image as one.
+    """Yield the numbers of the columns with these name prefixes; an image is one number.
 
-    `table` has the rows of `data` that are looked at.
+    `table` has a sample of rows of `data`.
     """
     stats, _ = stats_of(dataset)
     features = dataset.info["features"]
@@ -144,9 +144,9 @@ def _of_column(dataset: Dataset, table: pa.Table, name: str, stats: Record) -> I
     exact = np.array([stats.get(key, math.nan) for key in _STATS.values()], float)
     shape = values.shape[1:]
     if exact.shape[1:] != shape:
-        shape = ()  # Images, and arrays of infos that differ in shape, have no statistics of each number.
+        shape = ()  # Images, and info arrays of varying shape, have no statistics of each number.
     numbers = values.reshape(-1, math.prod(shape))
-    if values.size >= 2 * _MOST_VALUES:  # By chance: every third number of images would be of one colour.
+    if values.size >= 2 * _MOST_VALUES:  # A random sample: every third number of an image has one color.
         size = _MOST_VALUES // numbers.shape[1]
         numbers = numbers[np.random.default_rng(0).integers(len(numbers), size=size)]
     space = np.full((2, *shape), math.nan)
@@ -163,12 +163,12 @@ def _of_column(dataset: Dataset, table: pa.Table, name: str, stats: Record) -> I
 
 
 def _observed(values: Array, low: float, high: float) -> dict[str, Any]:
-    """Return what a sample of numbers shows beside its statistics."""
+    """Return the properties of sampled numbers that are not in their statistics."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if not len(finite):
         return {"not_finite": float(len(values) > 0)}
     at_bound = 0.0
-    # Of a few whole numbers, such as those of Discrete spaces, the first and the last are values like others.
+    # For a few integers, such as those of Discrete spaces, the bounds are ordinary values.
     if values.dtype.kind == "f" or high - low >= _BINS:
         at_bound = float(((finite == low) | (finite == high)).mean())
     counts, edges = np.histogram(finite, bins_of(finite))
@@ -181,24 +181,24 @@ def _observed(values: Array, low: float, high: float) -> dict[str, Any]:
 
 
 def bins_of(values: Array, limit: int = _BINS) -> Array:
-    """Return the edges of bins for finite numbers, float64 (n + 1,): few integers have a bin each."""
+    """Return the edges of bins for finite numbers, float64 (n + 1,): a few integers get one bin each."""
     low = float(values.min())
     high = float(values.max())
-    if max(abs(low), abs(high)) < _WHOLE and np.array_equal(values, np.floor(values)):
-        # The width is a whole number, or some bins would hold one number more than others.
+    if max(abs(low), abs(high)) < _EXACT_BELOW and np.array_equal(values, np.floor(values)):
+        # With a fractional width, some bins would hold one integer more than others.
         width = math.ceil((high - low + 1) / limit)
         return np.arange(low, high + width + 1, width) - 0.5
-    # There may not be so many numbers between them, or more than a float can say.
+    # The range may have fewer floats than bins, or exceed the largest float.
     if not np.spacing(max(abs(low), abs(high))) * limit <= high - low < math.inf:
         return np.array([low, max(high, np.nextafter(low, math.inf))])
     edges = np.linspace(low, high, limit + 1)
-    if are_halves(edges):  # Which would be those of whole numbers.
+    if are_halves(edges):  # Not to be mistaken for bins of integers.
         edges[-1] = np.nextafter(high, math.inf)
     return edges
 
 
 def are_halves(edges: Sequence[float] | Array) -> bool:
-    """Return whether bins, as `bins_of` makes them, are those of whole numbers: they end between two."""
+    """Return True if bins of `bins_of` are those of integers: their edges lie halfway between two."""
     return all(edge % 1 == 0.5 for edge in edges)  # noqa: PLR2004
 
 
@@ -214,7 +214,7 @@ def _frequent(values: list[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Titled:
-    """What all charts have: `x` is what its values are, with the unit, and `y` what is counted or shown."""
+    """The common fields of charts: a title and a note, and the labels of both axes."""
 
     title: str
     note: str
@@ -224,26 +224,26 @@ class Titled:
 
 @dataclass(frozen=True, slots=True)
 class Bars(Titled):
-    """How often each value, or each range of values, occurs."""
+    """The number of occurrences of each value, or of each range of values."""
 
     labels: Sequence[str]
     counts: Sequence[int]
-    edges: Sequence[float] = ()  # Of the ranges, (n + 1,); none where the values are names.
+    edges: Sequence[float] = ()  # Edges of the ranges, (n + 1,); empty if the values are names.
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges(Titled):
-    """Groups of values: of each the tenth percentile, the median and the ninetieth one."""
+    """Percentiles of groups of values: the 10th, the median and the 90th."""
 
     labels: Sequence[str]
     percentiles: Array  # (n, 3)
-    ordered: bool  # Whether a group follows from the one before it.
+    ordered: bool  # True if the groups are a sequence.
     places: Sequence[float] = ()  # The mean episode of each group.
 
     @property
     def heights(self) -> Array:
-        """The percentiles, from 0 for the least of them to 1 for the greatest."""
-        halves: Array = self.percentiles / 2  # The difference may be more than a float can say.
+        """The percentiles, scaled from 0 (minimum) to 1 (maximum)."""
+        halves: Array = self.percentiles / 2  # The difference may exceed the largest float.
         low = float(halves.min())
         high = float(halves.max())
         return np.asarray((halves - low) / ((high - low) or 1))
@@ -251,7 +251,7 @@ class Ranges(Titled):
 
 @dataclass(frozen=True, slots=True)
 class Profiles(Titled):
-    """A small histogram of each of some numbers."""
+    """A small histogram for each of several numbers."""
 
     rows: Sequence[Dimension]
 
@@ -260,17 +260,19 @@ Chart = Bars | Ranges | Profiles
 
 
 def chart_of(dataset: Dataset, plot: str) -> Chart:
-    """Return one of `PLOTS`.
+    """Return the chart of one of `PLOTS`.
 
     Raises:
-        UsageError: If there is no such plot, or no episode.
+        UsageError: If the plot is unknown, or the dataset is empty.
     """
     if plot not in PLOTS:
         raise UsageError(
-            f"there is no plot {plot!r}", code="plot-unknown", hint=f"the plots are: {', '.join(PLOTS)}"
+            f"unknown plot {plot!r}", code="plot-unknown", hint=f"choose from: {', '.join(PLOTS)}"
         )
     if not len(dataset):
-        raise UsageError("there is no episode to plot", code="no-episode", hint="choose another dataset")
+        raise UsageError(
+            "the dataset has no episodes to plot", code="no-episode", hint="select another dataset"
+        )
     if plot == "over-time":
         return over_time(dataset)
     if plot in ("returns", "lengths"):
@@ -293,7 +295,7 @@ def histogram(name: str, values: Array) -> Bars:
 
 
 def bin_labels(edges: Sequence[float] | Array) -> list[str]:
-    """Return the names of bins, as `bins_of` makes them, in as many digits as tell them apart."""
+    """Return the labels of bins of `bins_of`, with as many digits as needed to distinguish them."""
     if are_halves(edges):
         labels = []
         for low, high in pairwise(edges):
@@ -310,7 +312,7 @@ def bin_labels(edges: Sequence[float] | Array) -> list[str]:
 
 
 def over_time(dataset: Dataset) -> Ranges:
-    """Return how the returns go over the run: its episodes in their order, in groups of equal size."""
+    """Return the returns in the course of the run: its episodes in order, in groups of equal size."""
     groups = {}
     for group in np.array_split(np.arange(len(dataset)), min(_GROUPS, len(dataset))):
         label = f"{group[0]:,}"
@@ -321,7 +323,7 @@ def over_time(dataset: Dataset) -> Ranges:
 
 
 def by_worker(dataset: Dataset) -> Ranges:
-    """Return the returns of the episodes of each worker, of the first ones where there are many."""
+    """Return the returns by worker, for at most the first `_GROUPS` workers."""
     workers = dataset.rows.column("worker")
     groups = {str(number): np.flatnonzero(workers == number) for number in np.unique(workers)[:_GROUPS]}
     return _ranges(dataset, "returns by worker", groups, ordered=False)
@@ -346,20 +348,22 @@ def _ranges(dataset: Dataset, title: str, groups: Mapping[str, Array], *, ordere
 
 
 def _column_chart(dataset: Dataset, prefix: str) -> Chart:
-    """Return the chart of the columns of observations or actions: a few whole numbers have a bar each."""
+    """Return the chart of the observation or action columns; a single small integer gets a bar per value."""
     table = some_steps(dataset)
     rows = list(dimensions(dataset, table, prefix))
     sample = "" if len(table) == dataset.rows.column("length").sum() else "a sample of "
     title = f"{prefix}s of {sample}{len(table):,} steps"
     if not rows:
         raise UsageError(
-            f"the {prefix}s have no number", code="plot-not-a-number", hint="plot returns, or lengths"
+            f"the {prefix}s have no numbers to plot",
+            code="plot-not-a-number",
+            hint="plot returns, or lengths",
         )
     first = rows[0]
     if len(rows) == 1 and first.counts and first.edges[0] % 1 and first.edges[1] - first.edges[0] == 1:
         note = f"mean {first.mean:.6g}, std {first.std:.6g}"
         return Bars(title, note, bin_labels(first.edges), first.counts, first.edges, x=first.name, y="steps")
-    note = "least value, histogram, greatest value"
+    note = "minimum, histogram, maximum"
     if len(rows) > _MOST_PROFILES:
         note += f"; {len(rows) - _MOST_PROFILES:,} more are not shown"
     return Profiles(title, note, rows[:_MOST_PROFILES])

@@ -21,25 +21,25 @@ _DOTS = 144
 
 
 def write_figure(chart: Chart, path: Path) -> None:
-    """Write a chart to a file; its suffix says of which kind.
+    """Write a chart to a new PNG or SVG file, chosen by its suffix.
 
     Raises:
         DatasetExistsError: If the file exists.
-        UsageError: If the suffix is another one, or matplotlib is not installed.
+        UsageError: If the suffix is not supported, or matplotlib is not installed.
     """
     if path.suffix not in SUFFIXES:
         raise UsageError(
             f"{path} does not end in {' or '.join(SUFFIXES)}",
             code="output-suffix",
-            hint="name a picture: {output=" + str(path.with_suffix(".png")) + "}",
+            hint="pass a picture's name: {output=" + str(path.with_suffix(".png")) + "}",
         )
     with staged(path) as place:
         place.write_bytes(drawn(chart, path.suffix))
 
 
-@np.errstate(over="ignore", invalid="ignore")  # Matplotlib's margins, of numbers near the largest one.
+@np.errstate(over="ignore", invalid="ignore")  # For matplotlib's margins of numbers near the largest float.
 def drawn(chart: Chart, suffix: str) -> bytes:
-    """Return a chart as a picture of the kind that files with this suffix are."""
+    """Return a chart as the bytes of a picture, in the file format of this suffix."""
     with needing("matplotlib"):
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional package
 
@@ -51,7 +51,7 @@ def drawn(chart: Chart, suffix: str) -> bytes:
         _profiles(figure.subplots(n_rows, _COLUMNS, squeeze=False).flat, chart)
     else:
         _panel(figure.subplots(), chart)
-    # Neither the time nor the version: the same dataset has the same picture.
+    # Omit the time and the version: the same dataset always gives the same picture.
     metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
     picture = io.BytesIO()
     figure.savefig(picture, format=suffix[1:], metadata=metadata)
@@ -76,7 +76,7 @@ def _profiles(panels: Sequence[Any], chart: Profiles) -> None:
     for axes in panels[len(chart.rows) :]:
         axes.set_axis_off()
     for axes, row in zip(panels, chart.rows, strict=False):
-        # A name may have dollars: no formula is between two of them.
+        # Names may contain dollar signs, which do not mark formulas.
         axes.set_title(row.name, fontsize="small", parse_math=False)
         axes.set_yticks([])
         axes.tick_params(labelsize="x-small")

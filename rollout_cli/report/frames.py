@@ -1,4 +1,4 @@
-"""Pictures: observations that are images, PNG files of them, and films: GIF, MP4, or a folder of PNGs."""
+"""Frames: image observations, PNG files, and videos as GIF, MP4 or a folder of PNG files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rollout_cli.errors import UsageError
 from rollout_cli.sources.loading import needing
 
 SUFFIXES = (".gif", ".mp4", "")
-"""What the names of films end with; none for a folder of PNG files."""
+"""The suffixes of videos; an empty one stands for a folder of PNG files."""
 
-_LEAST_SIDE = 16  # A smaller grid, such as MiniGrid's, holds codes and no colours.
+_LEAST_SIDE = 16  # A smaller grid, such as MiniGrid's, has codes, not colors.
 _CHANNELS = (1, 3, 4)
 # Numbers of dimensions.
 _MATRIX = 2
@@ -31,7 +31,7 @@ _STACK = 4
 
 
 def image_column(dataset: Dataset) -> SpaceColumn | None:
-    """Return the first column of observations that are images; None where there is none."""
+    """Return the first observation column of images, or None if there is none."""
     for column in dataset.rows.spaces.observation:
         leaf = column.leaf
         is_picture = leaf.kind == "box" and leaf.dtype == np.uint8 and _MATRIX <= len(leaf.shape) <= _STACK
@@ -43,7 +43,7 @@ def image_column(dataset: Dataset) -> SpaceColumn | None:
 def as_frame(image: Array) -> Array:
     """Return an image as uint8 (height, width, 3).
 
-    It may be (height, width), with its channels last or first, or the newest of a stack of such: the last.
+    The input is (height, width), optionally with channels first or last; of a stack, the last image is used.
     """
     while image.ndim > _CUBE:
         image = image[-1]
@@ -51,7 +51,7 @@ def as_frame(image: Array) -> Array:
         image = image.transpose(1, 2, 0) if image.shape[0] in (1, 3) else image[-1]
     if image.ndim == _MATRIX:
         image = image[..., None]
-    if image.shape[-1] < 3:  # noqa: PLR2004 - gray, which has no colors
+    if image.shape[-1] < 3:  # noqa: PLR2004 - gray
         image = np.repeat(image[..., :1], 3, axis=-1)
     return np.ascontiguousarray(image[..., :3], np.uint8)
 
@@ -59,9 +59,9 @@ def as_frame(image: Array) -> Array:
 def png(frame: Array) -> bytes:
     """Return a frame, uint8 (height, width, 3), as a PNG file."""
     height, width, _ = frame.shape
-    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # The first byte of a row says that it has no filter.
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # A row starts with its filter type; 0 for none.
     rows[:, 1:] = frame.reshape(height, -1)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, colours.
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits per channel, RGB.
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 6)), (b"IEND", b"")]
     chunks = (
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -71,12 +71,12 @@ def png(frame: Array) -> bytes:
 
 
 def check_film(path: Path) -> None:
-    """Raise UsageError if no film has such a name, or a package is missing that writes it."""
+    """Raise UsageError if the suffix is not one of a video, or a package that writes it is missing."""
     if path.suffix not in SUFFIXES:
         raise UsageError(
-            f"{path} ends in neither .gif nor .mp4, and is not a folder's name either",
+            f"{path} does not end in .gif or .mp4, and is not the name of a folder",
             code="output-suffix",
-            hint="name a film: {output=" + str(path.with_suffix(".gif")) + "}",
+            hint="pass a video's name: {output=" + str(path.with_suffix(".gif")) + "}",
         )
     if path.suffix == ".gif":
         with needing("pillow", "PIL"):
@@ -90,7 +90,7 @@ def check_film(path: Path) -> None:
 
 @contextmanager
 def filming(place: Path, fps: float) -> Iterator[Callable[[Array], object]]:
-    """Give what adds a frame, uint8 (height, width, 3), to a new film in `place`."""
+    """Yield a function that adds a frame, uint8 (height, width, 3), to a new video in `place`."""
     if not place.suffix:
         place.mkdir()
         numbers = count()
@@ -105,14 +105,14 @@ def filming(place: Path, fps: float) -> Iterator[Callable[[Array], object]]:
 
     writer: Any = imageio.get_writer(place, mode="I", fps=fps, macro_block_size=1)
     with writer:
-        # MP4 needs an even height and width: the last row or column comes twice.
+        # MP4 needs an even height and width: an odd last row or column is repeated.
         yield lambda frame: writer.append_data(
             np.pad(frame, ((0, len(frame) % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
         )
 
 
 def _add_to_gif(file: BinaryIO, duration: int, frame: Array) -> None:
-    """Add a frame of so many milliseconds: Pillow's `save` merges equal ones, and holds all in memory."""
+    """Add a frame shown for `duration` ms: Pillow's `save` merges equal frames, and holds all in memory."""
     from PIL import GifImagePlugin, Image  # noqa: PLC0415 - as above
 
     image = Image.fromarray(frame).convert("P", palette=Image.Palette.ADAPTIVE)

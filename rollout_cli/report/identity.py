@@ -1,4 +1,4 @@
-"""What a dataset is and how it was made, as names and values for people."""
+"""The identity and origin of a dataset, as names and values for people."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _UNNAMED = {
     *("platform", "pyarrow", "cloudpickle", "farama-notifications"),
     *("setproctitle", "setuptools", "typing-extensions"),
 }
-"""Versions that say nothing about the environment or the policy."""
+"""Packages whose version does not matter to the environment or the policy."""
 _MOST_SOURCES = 4
 _MOST_NAMES = 8
 _MOST_VERSIONS = 10
-_HASH = 12  # Characters of a hash, or of a commit.
+_HASH = 12  # Shown characters of a hash, or of a commit.
 
 
 def facts_of(dataset: Dataset) -> DatasetInfo:
-    """Return info.json; the totals of a run that goes on or was killed are counted from its commits."""
+    """Return info.json; while a run is collecting or was killed, totals are counted from its commits."""
     facts = dataset.info.copy()
     if facts["status"] == "collecting":
         data = table_files(dataset.path / "data").values()
@@ -47,7 +47,7 @@ def facts_of(dataset: Dataset) -> DatasetInfo:
 
 
 def identity(dataset: Dataset, facts: DatasetInfo) -> dict[str, str]:
-    """Return the rows that say what a dataset is; `facts` are those of `facts_of`."""
+    """Return the rows that describe a dataset; `facts` is the result of `facts_of`."""
     rows = {"status": facts["status"]}
     sources = facts["sources"]
     for number, source in enumerate(sources[:_MOST_SOURCES]):
@@ -62,7 +62,7 @@ def identity(dataset: Dataset, facts: DatasetInfo) -> dict[str, str]:
     if facts["derived"]:
         rows["made by"] = ", then ".join(str(step.get("operation")) for step in facts["derived"])
     times = facts["times"]
-    ended = "on, by a run that goes on or was killed"
+    ended = "on, by a run that is still collecting or was killed"
     if times.get("ended"):
         ended = f"to {_minute(times['ended'])}"
     rows["collected"] = f"{_minute(times.get('started'))} {ended}"
@@ -79,7 +79,7 @@ def identity(dataset: Dataset, facts: DatasetInfo) -> dict[str, str]:
 
 
 def _source_rows(source: RunRecord) -> dict[str, str]:
-    """Return what is known of one run; a writer that was used without `collect` may have recorded little."""
+    """Return the rows of one run; a writer used without `collect` may have recorded little."""
     env = source.get("env_source", {})
     wrappers = [f"{entry['spec']}{_arguments(entry['kwargs'])}" for entry in env.get("wrappers", ())]
     arguments = _arguments(source.get("env", {}).get("kwargs", {}))
@@ -121,7 +121,7 @@ def _versions(versions: Mapping[str, str]) -> str:
 
 
 def _columns(facts: Record) -> dict[str, str]:
-    """Return the columns that differ between datasets, those of one kind in a row."""
+    """Return the columns that vary between datasets; each group of infos is one row."""
     features = facts["features"].items()
     rows = {name: _typed(feature) for name, feature in features if name.startswith(_VARIED)}
     for prefix in _INFOS:
@@ -154,12 +154,12 @@ def _some(names: Sequence[str], limit: int) -> str:
 
 
 def _minute(time: str | None) -> str:
-    """Return a time of info.json to the second, in UTC."""
+    """Return a time of info.json with a precision of seconds, in UTC."""
     return (time or "")[:19].replace("T", " ")
 
 
 def ends(dataset: Dataset) -> dict[str, int]:
-    """Return how many episodes ended in each way."""
+    """Return the number of episodes by kind of end."""
     terminated = dataset.rows.column("terminated")
     truncated = dataset.rows.column("truncated")
     return {
@@ -170,13 +170,13 @@ def ends(dataset: Dataset) -> dict[str, int]:
 
 
 def end_of(episode: Record) -> str:
-    """Return how one episode ended, from its row of `meta/episodes`."""
+    """Return the kind of end of one episode, from its row of `meta/episodes`."""
     return " and ".join(filter(episode.get, ("terminated", "truncated"))) or "unfinished"
 
 
 @np.errstate(all="ignore")  # Returns may be infinite.
 def figures(values: Array) -> dict[str, float]:
-    """Return mean, standard deviation and extremes of some numbers, at least one."""
+    """Return mean, standard deviation, minimum and maximum of at least one number."""
     return {
         "mean": float(values.mean()),
         "std": float(values.std()),
@@ -186,11 +186,11 @@ def figures(values: Array) -> dict[str, float]:
 
 
 def spread(values: Array) -> str:
-    """Return the same in a line."""
+    """Return the result of `figures` in one line."""
     return ", ".join(f"{name} {value:.6g}" for name, value in figures(values).items())
 
 
 def sized(n_bytes: int) -> str:
-    """Return a number of bytes in words: `12 bytes`, `3.4 MB`."""
+    """Return a number of bytes with a unit: `12 bytes`, `3.4 MB`."""
     power = min((len(str(n_bytes)) - 1) // 3, len(_UNITS) - 1)
     return f"{n_bytes / 1000**power:.{3 if power else 12}g} {_UNITS[power]}"

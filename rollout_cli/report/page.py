@@ -1,4 +1,4 @@
-"""The report: one HTML page about a dataset, readable without a network and without JavaScript."""
+"""The report: one HTML page about a dataset, without JavaScript or external resources."""
 
 from __future__ import annotations
 
@@ -43,20 +43,22 @@ _SERIES = 8
 
 
 def write_report(dataset: Dataset, path: Path) -> int:
-    """Write the report about a dataset, and return its size in bytes.
+    """Write the report of a dataset, and return its size in bytes.
 
     Raises:
         DatasetExistsError: If `path` exists.
-        UsageError: If its name does not end in .html, or the dataset has no episode.
+        UsageError: If its name does not end in .html, or the dataset has no episodes.
     """
     if path.suffix not in (".html", ".htm"):
         raise UsageError(
             f"{path} does not end in .html",
             code="output-suffix",
-            hint="name a page: {output=" + str(path.with_suffix(".html")) + "}",
+            hint="pass a page's name: {output=" + str(path.with_suffix(".html")) + "}",
         )
     if not len(dataset):
-        raise UsageError("there is no episode to report on", code="no-episode", hint="choose another dataset")
+        raise UsageError(
+            "the dataset has no episodes to report", code="no-episode", hint="select another dataset"
+        )
     with staged(path) as place:
         return place.write_bytes(page(dataset).encode("utf-8", "backslashreplace"))
 
@@ -136,7 +138,7 @@ def _column_tables(dataset: Dataset) -> Iterator[str]:
     table = some_steps(dataset)
     sampled = "all" if len(table) == dataset.rows.column("length").sum() else "a sample of"
     parts = "Figures, histograms" if dataset.info["status"] == "collecting" else "Histograms"
-    note = f"{parts} and shares are those of {sampled} {len(table):,} steps."
+    note = f"{parts} and shares are from {sampled} {len(table):,} steps."
     yield tag("h2", "Columns") + tag("p", _safe(note))
     numbers = ("min", "max", "mean", "std", "space")
     names = {"column": "", "histogram": "", **dict.fromkeys(numbers, "number"), "remarks": ""}
@@ -161,7 +163,7 @@ def _cells(row: Dimension) -> Iterator[str]:
 
 
 def _episodes(dataset: Dataset) -> Iterator[str]:
-    # nan is no best return.
+    # Treat nan as the worst return.
     order = np.argsort(np.nan_to_num(dataset.rows.column("return"), nan=-np.inf), kind="stable")
     chosen = {"Worst": order[0], "Median": order[len(order) // 2], "Best": order[-1]}
     yield tag("h2", "Best, median and worst episode")
@@ -175,7 +177,7 @@ def _episodes(dataset: Dataset) -> Iterator[str]:
 
 
 def _strip(episode: Dataset) -> str:
-    """Return some frames of an episode side by side; nothing where observations are no images."""
+    """Return some frames of an episode side by side; empty if no observation is an image."""
     column = image_column(episode)
     if column is None:
         return ""
@@ -191,7 +193,7 @@ def _strip(episode: Dataset) -> str:
 
 
 def _lines(episode: Dataset) -> str:
-    """Return the first numbers of an episode's observations and actions over its steps."""
+    """Return the first numbers of an episode's observations and actions as lines over its steps."""
     small = [
         column
         for column in (*episode.rows.spaces.observation, *episode.rows.spaces.action)
@@ -213,7 +215,7 @@ def _anomalies(facts: Record) -> Iterator[str]:
     for name, count in facts["dropped_infos"].items():
         items.append(tag("li", _safe(f"{name} was dropped from {count:,} rows")))
     if items:
-        yield tag("h2", "What a reader should know") + tag("ul", *items)
+        yield tag("h2", "Anomalies") + tag("ul", *items)
 
 
 _PYTHON = """\
@@ -229,7 +231,7 @@ _SHELL = "rollout verify {shell}\nrollout replay {shell} --episode 0"
 def _instructions(dataset: Dataset) -> Iterator[str]:
     name = dataset.path.name
     yield tag("h2", "How to read it") + _code(_PYTHON.format(python=json.dumps(name)))
-    yield tag("p", "Any reader of Parquet reads it too:") + _code(_SQL.format(sql=name.replace("'", "''")))
+    yield tag("p", "Any Parquet reader can open it:") + _code(_SQL.format(sql=name.replace("'", "''")))
     yield tag("h2", "How to check it") + _code(_SHELL.format(shell=shell_word(name)))
 
 
@@ -284,4 +286,4 @@ pre { background: var(--card); border-radius: 6px; padding: 0.8rem; overflow-x: 
   .series { grid-template-columns: 1fr 1fr; } .series svg { grid-row: 2; grid-column: 1 / 3; }
   .series span:last-child { text-align: right; } .pairs th { white-space: normal; } }
 """
-"""Light or dark as the reader's system is, and readable on a telephone."""
+"""Light or dark by the reader's system setting, and readable on a phone."""

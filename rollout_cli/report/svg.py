@@ -1,4 +1,4 @@
-"""Charts as SVG inside of HTML; the page's style decides their colours. All texts are escaped."""
+"""Charts as SVG in HTML; the page's style sets their colors. All strings are escaped."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LEFT = 56
 _BOTTOM = 40
 _TOP = 26
 _WIDEST_BAR = 90
-_CHARACTER = 8.5  # The widest that a digit gets: on a telephone, texts are larger.
+_CHARACTER = 8.5  # The maximum width of a digit: phones show larger text.
 _SPARK_WIDTH = 120
 _SPARK_HEIGHT = 24
 
 
 def tag(name: str, /, *content: str, **attributes: Any) -> str:
-    """Return an element; `content` is HTML, and attributes are strings. `class_` stands for `class`."""
+    """Return an element; `content` is HTML, attributes are strings, and `class_` stands for `class`."""
     words = [
         f'{key.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items()
     ]
@@ -36,7 +36,7 @@ def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
 
 
 def _chart(chart: Bars | Ranges, parts: Sequence[str], places: Sequence[float], left: float) -> str:
-    """Return a chart whose labels belong to these places, right of the vertical axis."""
+    """Return a chart with labels at these places, to the right of the vertical axis."""
     return tag(
         "svg",
         tag("title", escape(chart.title)),
@@ -50,13 +50,13 @@ def _chart(chart: Bars | Ranges, parts: Sequence[str], places: Sequence[float], 
     )
 
 
-def _left_of(*labels: str) -> float:
-    """Return where the vertical axis stands, so that these labels have room beside it."""
+def _axis_x(*labels: str) -> float:
+    """Return the position of the vertical axis that leaves room for these labels."""
     return max(_LEFT, 8 + _CHARACTER * max(map(len, labels)))
 
 
 def _x_labels(labels: Sequence[str], places: Sequence[float], left: float) -> list[str]:
-    """Return the labels below the axis: all where there is room, else three of them, or two."""
+    """Return the labels below the axis: all if there is room, else three of them, or two."""
     widest = _CHARACTER * (1 + max(map(len, labels), default=0))
     y = _HEIGHT - 24
     if widest * len(labels) <= _WIDTH - left:
@@ -69,12 +69,12 @@ def _x_labels(labels: Sequence[str], places: Sequence[float], left: float) -> li
 
 
 def bars(chart: Bars) -> str:
-    """Return a histogram."""
+    """Return a histogram as SVG."""
     if not chart.counts:
         return tag("p", escape(chart.note))
     highest_count = max(*chart.counts, 1)
     room = _HEIGHT - _BOTTOM - _TOP
-    left = _left_of(f"{highest_count:,}")
+    left = _axis_x(f"{highest_count:,}")
     width = min((_WIDTH - left) / len(chart.counts), _WIDEST_BAR)
     parts = [
         _text(left - 6, _TOP + 8, f"{highest_count:,}", "end"),
@@ -96,12 +96,12 @@ def bars(chart: Bars) -> str:
 
 
 def ranges(chart: Ranges) -> str:
-    """Return medians as a line, in a band from the tenth to the ninetieth percentile."""
+    """Return the medians as a line, within a band from the 10th to the 90th percentile."""
     if not chart.labels:
         return tag("p", "no finite value")
     highest = f"{chart.percentiles.max():.5g}"
     lowest = f"{chart.percentiles.min():.5g}"
-    left = _left_of(highest, lowest)
+    left = _axis_x(highest, lowest)
     count = len(chart.labels)
     places = [left + 8 + (_WIDTH - left - 16) * (at + 0.5) / count for at in range(count)]
     heights = _TOP + 4 + (_HEIGHT - _BOTTOM - _TOP - 8) * (1 - chart.heights)
@@ -129,7 +129,7 @@ def _points(places: Sequence[float], heights: Array) -> list[str]:
 
 
 def spark(row: Dimension) -> str:
-    """Return the histogram of one number, small; a bin that holds anything is seen."""
+    """Return a small histogram of one number, in which every nonempty bin is visible."""
     if not any(row.counts):
         return ""
     highest_count = max(row.counts)
@@ -143,7 +143,7 @@ def spark(row: Dimension) -> str:
 
 
 def lines(steps: Array, series: Mapping[str, Array]) -> str:
-    """Return numbers over the steps of an episode, one line below the other, with gaps for nan and inf."""
+    """Return numbers over the steps of an episode, one line per number, with gaps for nan and inf."""
     places = steps / max(1, int(steps[-1])) * (_WIDTH - 6) + 3
     return "".join(_line(name, places, values) for name, values in series.items())
 
@@ -160,13 +160,13 @@ def _line(name: str, places: Array, values: Array) -> str:
             extent += f" to {high:.4g}"
         if not is_finite.all():
             extent += f", {(~is_finite).sum():,} not finite"
-        # Halves, since the difference may be more than a float can say.
+        # Halves, because the difference may exceed the largest float.
         heights = 34 - 28 * ((values / 2 - low / 2) / ((high / 2 - low / 2) or 1))
         for start, stop in runs(np.diff(is_finite)):
             if is_finite[start]:
                 x = places[start:stop]
                 y = heights[start:stop]
-                if len(x) == 1:  # A single number is a dash.
+                if len(x) == 1:  # Draw a single number as a dash.
                     x = np.append(x - 2, x + 2)
                     y = np.append(y, y)
                 parts.append(tag("polyline", points=" ".join(_points(x.tolist(), y)), class_="line"))

@@ -1,4 +1,4 @@
-"""Charts as lines of text, of plain Unicode blocks, without colour."""
+"""Charts as lines of text, with plain Unicode blocks and without color."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_BAR = 10
 
 
 def lines(chart: Chart, width: int) -> Iterator[str]:
-    """Yield the lines of a chart, up to `width` columns each where names and numbers leave it room."""
+    """Yield the lines of a chart, at most `width` columns each unless names and numbers need more."""
     yield chart.title
     yield from textwrap.wrap(chart.note, width)
     yield ""
@@ -71,7 +71,7 @@ def _profiles(chart: Profiles, width: int) -> Iterator[str]:
 
 
 def spark(row: Dimension) -> str:
-    """Return the histogram of a number as a row of blocks; what occurs at all has one."""
+    """Return the histogram of a number as a row of blocks, in which every nonempty bin is visible."""
     if not any(row.counts):
         return "no finite number"
     highest_count = max(row.counts)

@@ -145,11 +145,11 @@ def test_an_edit_of_a_damaged_dataset(rollout: Caller, made: Path) -> None:
     named = ("made", "data/chunk-00000/file-00000.parquet", "[dataset-damaged]")
     assert all(part in refused for part in (*named, "`rollout repair made`", "--no-verify"))
     refused = rollout(*words, "--no-verify", code=5).stderr
-    assert "`rollout verify` says what is damaged" in refused
+    assert "list the damage with `rollout verify`" in refused
     assert "nothing was committed" in refused
     rollout(*MAKE, "--seed", "9", "-o", "out")
     refused = rollout(*words, "--no-verify", "--overwrite", code=5).stderr
-    assert f"nothing was committed, and the dataset in {Path('out').resolve()} is as it was" in refused
+    assert f"nothing was committed, and the dataset in {Path('out').resolve()} is unchanged" in refused
     rollout("verify", "out")
 
 

@@ -86,7 +86,7 @@ def test_stats_of_a_run_that_goes_on(rollout: Caller, monkeypatch: pytest.Monkey
     assert re.search(r"^columns +a sample of 16 steps$", shown, re.MULTILINE)
     assert re.search(r"^reward +1 +1 +1 +0 +100 %$", shown, re.MULTILINE)
     rollout("report", "out", "--output", "out.html")
-    assert "Figures, histograms and shares are those of a sample of 16 steps." in Path("out.html").read_text()
+    assert "Figures, histograms and shares are from a sample of 16 steps." in Path("out.html").read_text()
 
 
 def test_list(rollout: Caller, dataset: Path) -> None:

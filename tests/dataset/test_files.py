@@ -294,7 +294,7 @@ def test_a_file_system_without_locks_is_a_warning(tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.warns(UserWarning, match="cannot be locked"):
+    with pytest.warns(UserWarning, match="cannot lock"):
         FolderLock(FileStore(), tmp_path).release()
 
 

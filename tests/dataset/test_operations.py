@@ -292,7 +292,7 @@ def test_an_episode_that_is_there_twice_is_a_fault(dataset: Dataset, tmp_path: P
     """Its source and number say so, in whichever file it is."""
     filter_dataset(dataset, tmp_path / "d", "true")
     set_values(tmp_path / "d" / episodes(2), "episode_number", 1, [4])
-    (fault,) = [fault for fault in verify_dataset(tmp_path / "d").faults if "has already" in fault.problem]
+    (fault,) = [fault for fault in verify_dataset(tmp_path / "d").faults if "it repeats" in fault.problem]
     assert (episodes(2), 1) == (fault.file, len(fault.episodes))
 
 

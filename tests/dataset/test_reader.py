@@ -165,7 +165,7 @@ def test_fewer_episodes_than_stated_are_a_warning(folder: Path) -> None:
     """The rest is read; where more are there than stated, as of a run that goes on, nothing is amiss."""
     last = max((folder / "meta/episodes").rglob("*.parquet"))
     last.unlink()
-    with pytest.warns(UserWarning, match=r"info\.json states 119; see: rollout verify"):
+    with pytest.warns(UserWarning, match=r"expected 119 by info\.json; .*: rollout verify"):
         dataset = load(folder)
     expected = EpisodeBatch.from_chunks(RICH_SPEC, list(rich_episodes()[:5]))
     assert expected.rewards.tolist() == dataset[:5].to_episode_batch().rewards.tolist()
@@ -313,7 +313,7 @@ def test_a_reader_goes_on_while_its_dataset_grows(tmp_path: Path) -> None:
     for at in range(len(dataset)):
         assert chunks[at].rewards.tolist() == dataset[at].rewards.tolist()
     (tmp_path / episodes(0)).write_bytes(older)
-    with pytest.warns(UserWarning, match="states 40"):
+    with pytest.warns(UserWarning, match="expected 40"):
         ahead = load(tmp_path)
     assert len(dataset) == len(ahead) < 40
     assert chunks[5].rewards.tolist() == ahead[5].rewards.tolist()

@@ -218,10 +218,13 @@ def test_a_derived_dataset_is_not_continued(tmp_path: Path, one: Path) -> None:
     usually(
         [
             (lambda root: set_values(root / episodes(1), "source", 0, [2]), "not one of the dataset's"),
-            (lambda root: set_values(root / episodes(1), "source", 0, [1]), "root_seed is not its source's"),
+            (
+                lambda root: set_values(root / episodes(1), "source", 0, [1]),
+                "root_seed is not the root seed of its source",
+            ),
             (lambda root: (root / data(1)).unlink(), "is missing"),
         ],
-        lambda row: row[1] == "root_seed is not its source's",
+        lambda row: row[1] == "root_seed is not the root seed of its source",
     ),
 )
 def test_faults_of_a_derived_dataset_are_found_and_repaired(

@@ -117,7 +117,13 @@ Row = tuple[str, Harm, str, str, list[int] | None]
 ROWS: list[Row] = [
     # What is broken, the file that is named, part of the problem, and which episodes of the second segment.
     ("a data file is missing", lambda root: (root / DATA).unlink(), DATA, "", None),
-    ("an episodes file is missing", lambda root: (root / EPISODES).unlink(), EPISODES, "there are later", []),
+    (
+        "an episodes file is missing",
+        lambda root: (root / EPISODES).unlink(),
+        EPISODES,
+        "later segments exist",
+        [],
+    ),
     ("a file is empty", lambda root: (root / DATA).write_bytes(b""), DATA, "", None),
     ("a data file is a FIFO", lambda root: make_fifo(root / DATA), DATA, "", None),
     (
@@ -134,14 +140,14 @@ ROWS: list[Row] = [
         "stats.json is no JSON",
         lambda root: (root / STATS).write_text("{"),
         STATS,
-        "not those of the steps",
+        "differ from those of the steps",
         [],
     ),
     (
         "stats.json is of others",
         lambda root: set_json(root / STATS, reward={}),
         STATS,
-        "not those of the steps",
+        "differ from those of the steps",
         [],
     ),
     ("data is a file", lambda root: make_file(root / "data"), DATA, "", None),
@@ -159,21 +165,27 @@ ROWS: list[Row] = [
         "another",
         None,
     ),
-    ("a row is missing", drop(DATA, lambda table: table.slice(1)), DATA, "its episodes file states", [-1]),
+    ("a row is missing", drop(DATA, lambda table: table.slice(1)), DATA, "by its episodes file", [-1]),
     ("no reward", drop(DATA, lambda table: table.drop_columns(["reward"])), DATA, "reward", None),
     ("no seed", drop(EPISODES, lambda table: table.drop_columns(["seed"])), EPISODES, "seed", []),
     ("no episode", drop(EPISODES, lambda table: table.slice(0, 0)), EPISODES, "", []),
     ("a wrong episode_id", put(DATA, "episode_id", 0, 3), DATA, "episode_id", [0]),
-    ("a wrong step", put(DATA, "step", 0, 7), DATA, "step is not", [0]),
+    ("a wrong step", put(DATA, "step", 0, 7), DATA, "step does not match", [0]),
     ("a wrong step type", put(DATA, "step_type", -1, 1), DATA, "step_type", [-1]),
     ("a wrong flag", put(DATA, "terminated", 0, True), DATA, "terminated", [0]),
     ("a wrong reward", put(DATA, "reward", 0, 9.5), DATA, "do not sum", [0]),
-    ("a wrong next observation", put(DATA, "next_observation.mission", 0, "odd"), DATA, "that followed", [0]),
+    (
+        "a wrong next observation",
+        put(DATA, "next_observation.mission", 0, "odd"),
+        DATA,
+        "next_observation differs",
+        [0],
+    ),
     (
         "a wrong last observation",
         put(EPISODES, "last_observation.mission", -1, "odd"),
         DATA,
-        "that followed",
+        "next_observation differs",
         [-1],
     ),
     (
@@ -184,9 +196,9 @@ ROWS: list[Row] = [
         [],
     ),
     ("a wrong id", put(EPISODES, "episode_id", 1, 0), EPISODES, "id is not", None),
-    ("a number twice", put(EPISODES, "episode_number", 1, 1), EPISODES, "above", None),
+    ("a number twice", put(EPISODES, "episode_number", 1, 1), EPISODES, "not higher", None),
     ("a wrong root seed", put(EPISODES, "root_seed", 1, 9), EPISODES, "root_seed", [1]),
-    ("a wrong seed", put(EPISODES, "seed", 1, 0), EPISODES, "its seed is not", [1]),
+    ("a wrong seed", put(EPISODES, "seed", 1, 0), EPISODES, "its seed does not", [1]),
     ("a wrong length", put(EPISODES, "length", 1, 0), EPISODES, "its length", [1]),
     ("a wrong row", put(EPISODES, "data_row_index", 1, 0), EPISODES, "first step", [1]),
     ("a wrong file", put(EPISODES, "data_file_index", 1, 0), EPISODES, "another", [1]),
@@ -199,7 +211,7 @@ ROWS: list[Row] = [
         [],
     ),
     ("no record", footer(EPISODES, "rollout.segment", None), EPISODES, "no commit", []),
-    ("a wrong start", record(start=0), EPISODES, "expected from", []),
+    ("a wrong start", record(start=0), EPISODES, "starts with episode number 0", []),
     ("a wrong stop", record(stop=99), EPISODES, "are not the numbers", []),
     ("a skipped number", record(skipped=[[1, 2]]), EPISODES, "are not the numbers", []),
     ("wrong counts", record(steps=3), EPISODES, "totals in its footer", []),
@@ -230,15 +242,15 @@ ROWS: list[Row] = [
     ("more episodes stated", state(episodes=120), INFO, "120 episodes", []),
     ("fewer steps stated", state(steps=3), INFO, "it states 3 steps", []),
     ("other bytes stated", state(bytes=3), INFO, "it states 3 bytes", []),
-    ("other anomalies stated", state(anomalies=[ANOMALY]), INFO, "its anomalies are not", []),
+    ("other anomalies stated", state(anomalies=[ANOMALY]), INFO, "its anomalies differ", []),
     (
         "other lost infos stated",
         state(dropped_infos={"env_info.x": 3}),
         INFO,
-        "its dropped_infos are not",
+        "its dropped_infos differ",
         [],
     ),
-    ("another first number stated", state(first_numbers=[5]), episodes(0), "expected from 5", []),
+    ("another first number stated", state(first_numbers=[5]), episodes(0), "expected 5", []),
 ]
 
 
@@ -254,7 +266,7 @@ def test_extremes_by_which_readers_select_are_those_of_the_rows(folder: Path) ->
     lowest = (before & -before).bit_length() - 1
     flip(path, path.read_bytes().rindex(before.to_bytes(8, "little")), lowest)
     assert last() < before
-    assert [(DATA, "the extremes of episode_id in its footer are not those of its rows")] == [
+    assert [(DATA, "the min and max of episode_id in its footer differ from its rows")] == [
         (fault.file, fault.problem) for fault in verify_dataset(folder).faults
     ]
 
@@ -382,7 +394,7 @@ def test_a_missing_tail_is_a_fault(folder: Path, harm: Harm, status: str) -> Non
     set_json(folder / INFO, status=status)
     harm(folder)
     problems = {fault.problem for fault in verify_dataset(folder).faults if fault.file == INFO}
-    assert any("it states 119 episodes, and the files hold" in problem for problem in problems)
+    assert any("it states 119 episodes, but the files hold" in problem for problem in problems)
 
 
 NOTES: list[tuple[str, Harm, str]] = [

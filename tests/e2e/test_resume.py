@@ -155,7 +155,7 @@ def test_a_damaged_last_segment_is_run_again(
     else:
         file.write_bytes(file.read_bytes()[:100])
     ran = called("collect", "--resume", "--timesteps", "3000", "--output", "out")
-    assert "the files of this last segment are moved aside" in ran.stderr
+    assert "its files are moved to a repair folder" in ran.stderr
     assert_same_data(tmp_path / "whole", tmp_path / "out")
     assert [file.name] == sorted({path.name for path in Path("out").glob(".repair-*/**/file-*.parquet")})
 

@@ -311,7 +311,7 @@ def test_losses_are_real() -> None:
     digits = [f"the digits of {what} beyond float32" for what in ("observations", "actions", "rewards")]
     assert losses("d3rlpy", wide) == digits
     assert losses("d3rlpy", replace(batch_of(SPECS["start"], [4]), rewards=np.ones(4))) == [
-        "the start of the actions, 5: here they begin at 0"
+        "the start of the actions, 5: exported actions start at 0"
     ]
     with_infos = batch_of(SPECS["box"], [4], episode_info=lambda number, step: {"a": 1})
     assert losses("tianshou", with_infos) == ["infos"]
