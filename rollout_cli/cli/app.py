@@ -105,7 +105,7 @@ def run(arguments: list[str]) -> int:
         if callable(outcome):
             outcome = outcome()
         return int(outcome or 0)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - `report` shows unknown errors as internal
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - `report` accepts any error
         del reserve
         # Search the arguments instead of parsing them: the error may be that they cannot be parsed.
         verbose = not {"--verbose", "-v"}.isdisjoint(arguments)

@@ -118,7 +118,7 @@ def split(
         shares = {name.strip(): float(share) for name, _, share in pairs}
     if len(shares) < len(pairs):
         raise UsageError(
-            f"--parts is {parts!r}, expected distinct names with numbers as shares",
+            f"--parts must be distinct names with numbers as shares, got {parts!r}",
             code="parts-option",
             hint="pass, for example, train=0.9,test=0.1",
         )

@@ -163,8 +163,8 @@ def check(
 ) -> int:
     """Try a `rollout collect` run for some seconds and report problems.
 
-    It takes the options of `collect` and keeps no dataset. The exit code is 3 if a check fails (with --strict,
-    also if one warns), else 0.
+    It takes the options of `collect` and keeps no dataset. The exit code is 3 if a check fails (or warns,
+    with --strict), else 0.
     """
     request = _request(context, config)
     from rollout_cli.run.check import check as run_check  # noqa: PLC0415 - imports numpy and gymnasium
@@ -209,7 +209,7 @@ def tune(
 ) -> None:
     """Find the fastest number of workers and environments per worker.
 
-    It takes the options of `collect`, starts from `--workers`, and prints the fastest choice as TOML for --config.
+    It takes the options of `collect`, and prints the fastest choice as TOML for --config.
     """
     request = _request(context, config)
     from rollout_cli.run.tune import tune as run_tune  # noqa: PLC0415 - imports numpy and gymnasium

@@ -172,7 +172,7 @@ def list_datasets(
     from rollout_cli.report.identity import sized  # noqa: PLC0415 - imports numpy and pyarrow
 
     if not folder.is_dir():
-        raise StorageError(f"folder {folder} does not exist", code="folder-missing")
+        raise StorageError(f"folder not found: {folder}", code="folder-missing")
     # Skip dot folders: they hold unfinished replacements of killed runs, and files that a repair removed.
     paths = [
         path.parents[1]

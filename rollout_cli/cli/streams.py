@@ -117,7 +117,7 @@ def flush_all() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect a stream to /dev/null, if it has a descriptor."""
+    # Redirect to /dev/null, if the stream has a descriptor.
     with (
         contextlib.suppress(OSError, ValueError),
         Path(os.devnull).open("w") as devnull,
