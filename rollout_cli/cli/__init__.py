@@ -1,5 +1,5 @@
-"""The command line: only here is anything printed, and only here does a process exit.
+"""The command line: the only package that prints or exits.
 
-Importing a module of it loads Typer at most; commands import numpy, gymnasium and pyarrow, so help pages come
-at once.
+Its modules import nothing heavier than Typer. Commands import numpy, gymnasium and pyarrow when they run, so
+`--help` is fast.
 """

@@ -1,4 +1,4 @@
-"""The application: its commands, and the one place where a call of it ends in an exit code."""
+"""The Typer application with all its commands, and `run`, which returns an exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
 app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=False)
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
 _RESERVE = 8 << 20
-"""Bytes of address space, never touched: given back where an error is reported, which takes memory, too."""
+"""Bytes of address space, freed before an error is reported: reporting allocates memory too."""
 
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Look": {
@@ -44,7 +44,7 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Share": {"export": share.export, "card": share.card},
 }
-"""The commands for datasets, by the panel of the help page that they stand in; each panel is a module."""
+"""The dataset commands by help panel; each panel has its own module."""
 
 app.command(
     "collect",
@@ -59,7 +59,7 @@ app.command(
 app.command(
     "exact",
     cls=LazyCommand,
-    help="Collect exactly N episodes from each worker, in worker order, and write a dataset.",
+    help="Collect exactly N episodes from each worker, in worker order.",
     epilog=epilog("rollout exact --episodes-per-worker 5 --workers 3 --seed 0"),
 )(collect.collect)
 app.command("check", cls=LazyCommand, epilog=epilog("rollout check --policy ppo.zip --env LunarLander-v3"))(
@@ -79,35 +79,35 @@ def _rollout(
     context: typer.Context,
     *,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", show_default=False)
+        bool, typer.Option("--version", help="Print the version and exit.", show_default=False)
     ] = False,
 ) -> None:
-    """Run a policy in a gymnasium environment with many workers; write the episodes to a Parquet dataset."""
+    """Collect gymnasium episodes with parallel workers into a Parquet dataset."""
     if context.invoked_subcommand is None or version:
         print_text(f"rollout {__version__}" if version else context.get_help())
         raise typer.Exit
 
 
 @functools.cache
-def _built() -> Callable[..., Any]:
-    """Return the commands, made once: a program that runs several need not wait for that again."""
+def _root_command() -> Callable[..., Any]:
+    """Return Typer's command for the application, built once per process because building it is slow."""
     return typer.main.get_command(app)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code; every error is shown here, and nothing is raised."""
+    """Run one command line and return its exit code; print errors instead of raising them."""
     prepare_streams()
     reserve = bytes(_RESERVE)
     try:
-        with writing_results():  # Nothing runs yet, but help pages are written.
-            outcome = _built()(arguments, prog_name="rollout", standalone_mode=False)
-        # A command whose arguments Typer has read; an ending of Typer's own has a code.
+        with writing_results():  # Typer parses the arguments here, and may print a help page.
+            outcome = _root_command()(arguments, prog_name="rollout", standalone_mode=False)
+        # Typer returns a command with its arguments bound, or an exit code after --help or --version.
         if callable(outcome):
             outcome = outcome()
         return int(outcome or 0)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: unknown errors are internal
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - `report` accepts any error
         del reserve
-        # The words are searched, not parsed: words that cannot be parsed are an error to be shown as well.
+        # Search the arguments instead of parsing them: the error may be that they cannot be parsed.
         verbose = not {"--verbose", "-v"}.isdisjoint(arguments)
         return report(error, as_json="--json" in arguments, verbose=verbose)
     finally:

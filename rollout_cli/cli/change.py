@@ -1,4 +1,4 @@
-"""The commands that make datasets of others: `rollout merge`, `split`, `filter`, `convert` and `relabel`."""
+"""The commands that derive datasets: `rollout merge`, `split`, `filter`, `convert` and `relabel`."""
 
 from __future__ import annotations
 
@@ -21,28 +21,24 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.rewrite import Edited
 
 Operation = Callable[..., "Edited | dict[str, Edited]"]
-"""What makes one dataset, or several by name, given the parameters that all commands share."""
+"""A function that takes the parameters shared by all edits, and writes one dataset or several by name."""
 
 
 def _edits(command: Callable[..., Operation]) -> Callable[..., None]:
-    """Turn a function that returns an operation into a command that runs it and shows what it made.
+    """Decorate a function that returns an operation: make a command that runs it and prints the result.
 
-    The command has the parameters of the function, and those that all edits share.
+    The command has the function's parameters and the parameters that all edits share.
     """
 
     def edit(
         *,
         output: Annotated[
             Path,
-            flag("--output", "-o", metavar="DIR", help="The folder of the new dataset.", parser=folder_of),
+            flag("--output", "-o", metavar="DIR", help="Folder of the new dataset.", parser=folder_of),
         ],
-        overwrite: Annotated[
-            bool, flag("--overwrite", help="Replace the dataset that the folder holds.")
-        ] = False,
+        overwrite: Annotated[bool, flag("--overwrite", help="Replace an existing dataset.")] = False,
         verify: VerifyFlag = True,
-        dry_run: Annotated[
-            bool, shown("--dry-run", help="Check everything, say what would be written, and write nothing.")
-        ] = False,
+        dry_run: Annotated[bool, shown("--dry-run", help="Check everything without writing files.")] = False,
         quiet: QuietFlag = False,
         json: JsonFlag = False,
         **arguments: Any,
@@ -79,21 +75,21 @@ def _edits(command: Callable[..., Operation]) -> Callable[..., None]:
 
 
 def _title(edited: Edited) -> str:
-    """Return what was done, or would be."""
+    """Return the name of the operation, and whether it was a dry run."""
     return edited.operation if edited.written else f"{edited.operation}, not done (--dry-run)"
 
 
 @_edits
 def merge(
-    parts: Annotated[list[Path], folder_argument("DIR", "The datasets, in any order.")],
+    parts: Annotated[list[Path], folder_argument("DIR", "Datasets to merge, in any order.")],
     *,
     accept_changes: Annotated[
         bool,
-        flag("--accept-changes", help="Merge parts of another policy or environment too, and record that."),
+        flag("--accept-changes", help="Accept changes of policy or environment, and record them."),
     ] = False,
 ) -> Operation:
-    """Join the parts of one run into the dataset that a single run makes, or datasets of different runs."""
-    from rollout_cli.run.merge import merge as run_merge  # noqa: PLC0415 - it loads numpy and pyarrow
+    """Merge the shards of one run, or datasets of different runs."""
+    from rollout_cli.run.merge import merge as run_merge  # noqa: PLC0415 - imports numpy and pyarrow
 
     return partial(run_merge, parts, accept_changes=accept_changes)
 
@@ -108,24 +104,23 @@ def split(
             "--parts",
             "-p",
             metavar="NAME=SHARE,…",
-            help="The parts, which are folders in that of --output, and their shares, "
-            "such as train=0.9,test=0.1.",
+            help="Folders and shares, e.g. train=0.9,test=0.1.",
         ),
     ],
     seed: Annotated[
-        int, flag("--seed", metavar="N", help="Decides which episode is in which part.", show_default=True)
+        int, flag("--seed", metavar="N", help="Seed of the random assignment.", show_default=True)
     ] = 0,
 ) -> Operation:
-    """Write each episode of a dataset to one of several new ones, drawn by a seed."""
+    """Split a dataset at random into several new ones."""
     pairs = [part.partition("=") for part in parts.split(",")]
     shares: dict[str, float] = {}
     with suppress(ValueError):
         shares = {name.strip(): float(share) for name, _, share in pairs}
     if len(shares) < len(pairs):
         raise UsageError(
-            f"--parts must be different names and their shares, got {parts!r}",
+            f"--parts must be distinct names with numbers as shares, got {parts!r}",
             code="parts-option",
-            hint="for example: train=0.9,test=0.1",
+            hint="pass, for example, train=0.9,test=0.1",
         )
     return partial(rollout_cli.split_dataset, rollout_cli.load(folder), parts=shares, seed=seed)
 
@@ -140,11 +135,11 @@ def filter(  # noqa: A001 - the command's name
             "--keep",
             "-k",
             metavar="EXPRESSION",
-            help="Keep the episodes of which this is true, such as 'return >= 400 and length < 200'.",
+            help="Keep only episodes that match, e.g. 'return >= 400'.",
         ),
     ],
 ) -> Operation:
-    """Write some episodes of a dataset to a new one: those of which an expression is true."""
+    """Write the episodes that match an expression to a new dataset."""
     return partial(rollout_cli.filter_dataset, rollout_cli.load(folder), keep=keep)
 
 
@@ -156,7 +151,7 @@ def convert(
         bool | None,
         flag(
             "--next-observation/--no-next-observation",
-            help="Store each step's next observation too, or no longer.",
+            help="Add or drop the next_observation column.",
         ),
     ] = None,
     drop_info: Annotated[
@@ -164,21 +159,20 @@ def convert(
         flag(
             "--drop-info",
             metavar="KEY",
-            help="Leave out an info, given by its dotted path, such as episode.t, or a glob of it; "
-            "may be given again.",
+            help="Drop an info by its dotted path or glob; repeatable.",
         ),
     ] = None,
     segment_bytes: Annotated[
-        int | None, flag("--segment-bytes", metavar="N", help="The bytes of a data file before encoding.")
+        int | None, flag("--segment-bytes", metavar="N", help="Maximum bytes of a data file.")
     ] = None,
     segment_rows: Annotated[
-        int | None, flag("--segment-rows", metavar="N", help="The rows of a data file at most.")
+        int | None, flag("--segment-rows", metavar="N", help="Maximum rows of a data file.")
     ] = None,
     group_rows: Annotated[
-        int | None, flag("--group-rows", metavar="N", help="The rows of a row group at most.")
+        int | None, flag("--group-rows", metavar="N", help="Maximum rows of a row group.")
     ] = None,
 ) -> Operation:
-    """Write a dataset in another form: other sizes of files, columns added or left out."""
+    """Rewrite a dataset with other file sizes or columns."""
     return partial(
         rollout_cli.convert_dataset,
         rollout_cli.load(folder),
@@ -200,9 +194,9 @@ def relabel(
             "--reward",
             "-r",
             metavar="MODULE:FUNCTION",
-            help="A function that returns the rewards of an episode, an array of one number a step.",
+            help="Function that returns an episode's rewards, an array (n_steps,).",
         ),
     ],
 ) -> Operation:
-    """Write a dataset with other rewards, which a function of your own gives, an episode at a time."""
+    """Rewrite a dataset with rewards that a function computes for each episode."""
     return partial(rollout_cli.relabel_dataset, rollout_cli.load(folder), reward=reward)

@@ -39,52 +39,51 @@ def collect(
     context: typer.Context,
     *,
     config: ConfigFlag = None,
-    dry_run: Annotated[bool, shown("--dry-run", help="Print the configuration and run nothing.")] = False,
+    dry_run: Annotated[bool, shown("--dry-run", help="Print the configuration without running.")] = False,
     progress: Annotated[
         bool | None,
         shown(
             "--progress/--no-progress",
-            help="Show progress: a bar on a terminal, lines elsewhere. (default: shown, but not with --json)",
+            help="Show progress. (default: shown, but not with --json)",
         ),
     ] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Run a policy in an environment for N steps, N episodes or some time, and write a dataset.
+    """Collect complete episodes until N steps, N episodes or a time limit.
 
-    Episodes are whole, and those kept do not depend on how many workers there are or which of them is
-    fastest.
+    The episodes of the dataset do not depend on the number of workers or on their speed.
     """
-    from rollout_cli.options.sources import resolve  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.options.sources import resolve  # noqa: PLC0415 - imports pydantic
 
-    # `exact` is this too: the two differ in the options that say how much.
+    # `exact` runs this function too; its options for the number of episodes differ.
     command = cast("CommandName", context.command.name)
     request = resolve(command, flags=context.obj, environ=os.environ, file=config, recorded=_recorded)
     if dry_run:
         _print_config(request, quiet=quiet, as_json=json)
         return
-    # With --json nothing but warnings is shown beside the document, unless progress is asked for.
+    # With --json, stderr shows warnings only, unless --progress is passed.
     result = _collect(request, progress=progress, quiet=quiet or (json and not progress))
     show(asdict(result), _rows(result), as_json=json, quiet=quiet, path=result.path)
     if not json and not quiet:
         path = result.path
-        with suppress(FileNotFoundError, ValueError):  # The working folder was deleted, or is another one.
+        with suppress(FileNotFoundError, ValueError):  # The working folder was deleted, or is not a parent.
             path = path.relative_to(Path.cwd())
         print_message(f"next: rollout info {shell_word(path)}")
 
 
 def _recorded(command: CommandName, options: Values) -> Values:
-    from rollout_cli.run.resume import recorded_options  # noqa: PLC0415 - it loads numpy
+    from rollout_cli.run.resume import recorded_options  # noqa: PLC0415 - imports numpy
 
     return recorded_options(command, options)
 
 
 def _print_config(config: CollectConfig, *, quiet: bool, as_json: bool) -> None:
-    """Print what would run, as a document or as a file for --config."""
-    from rollout_cli.options.config import config_to_dict  # noqa: PLC0415 - it loads pydantic
+    """Print a configuration as JSON, or as a TOML file for --config."""
+    from rollout_cli.options.config import config_to_dict  # noqa: PLC0415 - imports pydantic
 
     if config.env is None:
-        from rollout_cli.run.request import completed  # noqa: PLC0415 - it loads numpy and gymnasium
+        from rollout_cli.run.request import completed  # noqa: PLC0415 - imports numpy and gymnasium
 
         with showing_progress(wanted=False, quiet=quiet) as progress:
             config = completed(config, progress)
@@ -96,24 +95,23 @@ def _print_config(config: CollectConfig, *, quiet: bool, as_json: bool) -> None:
 
 
 def _print_toml(options: Values) -> None:
-    import tomli_w  # noqa: PLC0415 - for this alone
+    import tomli_w  # noqa: PLC0415 - used only here
 
     print_text(tomli_w.dumps(options).rstrip("\n"))
 
 
 def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
     if config.sampler == "multiprocessing" and config.start_method == "forkserver":
-        # It loads the package of processes.
+        # Imported here because it imports numpy.
         from rollout_cli.samplers.processes.fork_server import running_server  # noqa: PLC0415
 
-        running_server("forkserver")  # It imports the workers' modules while this process imports its own.
+        running_server("forkserver")  # The server imports the workers' modules while this process continues.
     elif config.sampler == "local":
         use_one_thread()
         if not faulthandler.is_enabled():
-            # Where user code runs in this process, a crash of it leaves its stack on stderr: nothing else
-            # could report it.
+            # User code runs in this process: if it crashes, only faulthandler can report where.
             faulthandler.enable(file=2, all_threads=False)
-    from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - it loads numpy and gymnasium
+    from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - imports numpy and gymnasium
 
     with showing_progress(wanted=progress, quiet=quiet) as receiver, user_output_on_stderr():
         return run_collect(config, progress=receiver)
@@ -155,22 +153,21 @@ def check(
             "--seconds",
             min=0.1,
             metavar="SECONDS",
-            help="How long each of its processes may take, three where all is well; "
-            "what is not ready by then has failed. (default: 20)",
+            help="Time limit of each check process. (default: 20)",
         ),
     ] = 20.0,
     config: ConfigFlag = None,
-    strict: Annotated[bool, shown("--strict", help="Fail on warnings, too.")] = False,
-    quiet: Annotated[bool, shown("--quiet", "-q", help="Print only what is not well.")] = False,
+    strict: Annotated[bool, shown("--strict", help="Treat warnings as failures.")] = False,
+    quiet: Annotated[bool, shown("--quiet", "-q", help="Print only warnings and failures.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Try for some seconds what `rollout collect` would run, and say what may go wrong; leave no dataset.
+    """Try a `rollout collect` run for some seconds and report problems.
 
-    It takes the options of `collect`. The exit code is 3 if any check fails (or, with --strict, warns), else
-    0.
+    It takes the options of `collect` and keeps no dataset. The exit code is 3 if a check fails (or warns,
+    with --strict), else 0.
     """
     request = _request(context, config)
-    from rollout_cli.run.check import check as run_check  # noqa: PLC0415 - it loads numpy and gymnasium
+    from rollout_cli.run.check import check as run_check  # noqa: PLC0415 - imports numpy and gymnasium
 
     with showing_progress(wanted=False, quiet=quiet or json) as progress, user_output_on_stderr():
         report = run_check(request, seconds=seconds, strict=strict, progress=progress)
@@ -203,21 +200,19 @@ def tune(
             "--seconds",
             min=0.05,
             metavar="SECONDS",
-            help="How long each choice is measured, once its workers are warm. (default: 3)",
+            help="Measuring time of each choice, after a warm-up. (default: 3)",
         ),
     ] = 3.0,
     config: ConfigFlag = None,
-    quiet: Annotated[
-        bool, shown("--quiet", "-q", help="Print the lines of the fastest choice alone.")
-    ] = False,
+    quiet: Annotated[bool, shown("--quiet", "-q", help="Print only the fastest choice.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Measure numbers of workers and environments a worker; print the fastest as lines for --config.
+    """Find the fastest number of workers and environments per worker.
 
-    It takes the options of `collect`; `--workers` is the number to begin with.
+    It takes the options of `collect`, and prints the fastest choice as TOML for --config.
     """
     request = _request(context, config)
-    from rollout_cli.run.tune import tune as run_tune  # noqa: PLC0415 - it loads numpy and gymnasium
+    from rollout_cli.run.tune import tune as run_tune  # noqa: PLC0415 - imports numpy and gymnasium
 
     with showing_progress(wanted=False, quiet=quiet or json) as progress, user_output_on_stderr():
         document = run_tune(request, seconds=seconds, progress=progress).document()
@@ -236,8 +231,8 @@ def tune(
 
 
 def _request(context: typer.Context, file: Path | None) -> CollectConfig:
-    """Return the run that `check` and `tune` are asked about, of a million steps where nothing ends it."""
-    from rollout_cli.options.sources import resolve  # noqa: PLC0415 - it loads pydantic
+    """Return the configuration for `check` and `tune`; without a limit it has a million steps."""
+    from rollout_cli.options.sources import resolve  # noqa: PLC0415 - imports pydantic
 
     return resolve(
         "collect",

@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.reader import Dataset
 
 _WIDE = ("observation", "next_observation", "env_info", "agent_info")
-"""The beginnings of the names of columns of which there may be many."""
+"""Name prefixes of column groups that may have many columns."""
 
-_MOST_IN_A_CELL = 4  # Numbers of an array in a row of `head`.
-_MOST_OF_A_COLUMN = 32  # Numbers of a column, which are lines of `stats`.
+_MAX_PER_CELL = 4  # Numbers of an array that `head` shows in one cell.
+_MAX_PER_COLUMN = 32  # Numbers of an array column that `stats` shows, one per line.
 
 
 def info(folder: Folder, *, json: JsonFlag = False) -> None:
-    """Print what a dataset is and how it was made; with --json its meta/info.json."""
-    from rollout_cli.report.identity import facts_of, identity  # noqa: PLC0415 - it loads numpy and pyarrow
+    """Summarize a dataset and the run that made it; --json prints info.json."""
+    from rollout_cli.report.identity import facts_of, identity  # noqa: PLC0415 - imports numpy and pyarrow
 
     if not (folder / "meta").exists():
-        below = sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))
-        if below:
+        children = sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))
+        if children:
             raise DatasetFormatError(
-                f"{folder} is no dataset, but holds some",
+                f"{folder} is not a dataset, but contains datasets",
                 code="not-a-dataset",
-                hint=f"name one of: {', '.join(below)}",
+                hint=f"pass one of: {', '.join(children)}",
             )
     dataset = rollout_cli.load(folder)
     facts = facts_of(dataset)
@@ -51,14 +51,14 @@ def head(
     folder: Folder,
     *,
     number: Annotated[
-        int, flag("--number", "-n", metavar="N", help="How many rows.", min=1, show_default=True)
+        int, flag("--number", "-n", metavar="N", help="Number of rows.", min=1, show_default=True)
     ] = 5,
     steps: Annotated[
         bool, flag("--steps", help="Show the first steps of the first episode instead.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Print the first episodes of a dataset as a table, or the first steps of its first episode."""
+    """Print the first episodes, or steps of the first episode, as a table."""
     dataset = rollout_cli.load(folder)
     rows = _first_steps(dataset, number) if steps else _first_episodes(dataset, number)
     if json:
@@ -85,13 +85,13 @@ def _first_episodes(dataset: Dataset, number: int) -> list[Record]:
 
 
 def _first_steps(dataset: Dataset, number: int) -> list[Record]:
-    """Return the first steps, without the columns that are the same for all of an episode."""
+    """Return the first steps of the first episode, without columns that are constant within an episode."""
     if not len(dataset):
         return []
     table = dataset[:1].rows.steps()
     table = table.slice(0, min(number, len(table)))
     names = [name for name in table.column_names if name != "episode_id" and not name.endswith("_extra")]
-    # A terminal has no room for the last columns.
+    # A terminal may cut the last columns, so the wide groups come last.
     names.sort(key=lambda name: name.startswith(_WIDE))
     rows: list[Any] = table.select(names).to_pylist()
     for row in rows:
@@ -102,11 +102,11 @@ def _first_steps(dataset: Dataset, number: int) -> list[Record]:
 
 
 def _shortened(value: Any, digits: int = 6) -> str:
-    """Return a value that fits into a cell: a few numbers of many, the size of an image."""
+    """Return a string that fits into a cell: the first numbers of an array, the size of an image."""
     if isinstance(value, list):
-        numbers = [_shortened(number, 4) for number in value[:_MOST_IN_A_CELL]]
-        if len(value) > _MOST_IN_A_CELL:
-            numbers.append(f"… {len(value) - _MOST_IN_A_CELL:,} more")
+        numbers = [_shortened(number, 4) for number in value[:_MAX_PER_CELL]]
+        if len(value) > _MAX_PER_CELL:
+            numbers.append(f"… {len(value) - _MAX_PER_CELL:,} more")
         return f"[{' '.join(numbers)}]"
     if isinstance(value, bytes):
         return f"image of {len(value):,} bytes"
@@ -114,8 +114,8 @@ def _shortened(value: Any, digits: int = 6) -> str:
 
 
 def stats(folder: Folder, *, json: JsonFlag = False) -> None:
-    """Print the statistics of a dataset: returns, lengths, how episodes end, and those of each column."""
-    from rollout_cli.report.charts import stats_of  # noqa: PLC0415 - it loads numpy and pyarrow
+    """Print statistics of returns, lengths, episode ends and every column."""
+    from rollout_cli.report.charts import stats_of  # noqa: PLC0415 - imports numpy and pyarrow
     from rollout_cli.report.identity import ends, figures, spread  # noqa: PLC0415 - as above
 
     dataset = rollout_cli.load(folder)
@@ -148,38 +148,38 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
 
 
 def _column_rows(name: str, column: Record, steps: int) -> Iterator[list[str]]:
-    """Yield a line for each number of a column's rows; of an image one, and of long vectors the first ones.
+    """Yield one table row per element of a column's values; an image has one row, and long vectors are cut.
 
-    The share is that of the steps whose number is finite and counted.
+    The last cell is the share of steps whose value was counted and is finite.
     """
     import numpy as np  # noqa: PLC0415 - as above
 
     fields = np.array([column[key] for key in ("min", "max", "mean", "std", "count")], float)
     indices = [*np.ndindex(fields.shape[1:])]
-    for index in indices[:_MOST_OF_A_COLUMN]:
+    for index in indices[:_MAX_PER_COLUMN]:
         *numbers, count = fields[:, *index].tolist()
         title = f"{name}{list(index)}" if index else name
         share = column.get("sampled") or f"{100 * count / max(1, steps):.4g} %"
         yield [title, *(f"{number:.5g}" for number in numbers), share]
-    if len(indices) > _MOST_OF_A_COLUMN:
-        yield [f"{name} has {len(indices) - _MOST_OF_A_COLUMN:,} more: --json shows them", *[""] * 5]
+    if len(indices) > _MAX_PER_COLUMN:
+        yield [f"{name} has {len(indices) - _MAX_PER_COLUMN:,} more: --json shows them", *[""] * 5]
 
 
 def list_datasets(
-    folder: Annotated[Path, folder_argument("FOLDER", "A folder, or its URI.")], *, json: JsonFlag = False
+    folder: Annotated[Path, folder_argument("FOLDER", "Folder or URI.")], *, json: JsonFlag = False
 ) -> None:
-    """List all datasets in a folder and below it."""
-    from rollout_cli.report.identity import sized  # noqa: PLC0415 - it loads numpy and pyarrow
+    """List all datasets in a folder and its subfolders."""
+    from rollout_cli.report.identity import sized  # noqa: PLC0415 - imports numpy and pyarrow
 
     if not folder.is_dir():
-        raise StorageError(f"there is no folder {folder}", code="folder-missing")
-    # A killed run's unfinished replacement, and what a repair moved aside, lie in folders with a dot.
+        raise StorageError(f"folder not found: {folder}", code="folder-missing")
+    # Skip dot folders: they hold unfinished replacements of killed runs, and files that a repair removed.
     paths = [
         path.parents[1]
         for path in folder.rglob("meta/info.json")
         if "/." not in f"/{path.relative_to(folder).as_posix()}"
     ]
-    # Numbers in names are ordered as numbers.
+    # Sort numbers in names by value.
     paths.sort(key=lambda path: re.sub("[0-9]+", lambda digits: digits[0].zfill(20), str(path)))
     rows = [{"path": str(path), **_listed(path)} for path in paths]
     if json:
@@ -194,11 +194,11 @@ def list_datasets(
             table.append([_number(row.get(name.replace(" ", "_"))) for name in names])
         print_table(names, table, yielding=("policy", "env", "path"))
     else:
-        print_message(f"there is no dataset in {folder}")
+        print_message(f"no dataset found in {folder}")
 
 
 def _listed(path: Path) -> Record:
-    """Return the facts of one dataset; what is wrong is the status of one that cannot be read."""
+    """Return the facts of one dataset; if it cannot be read, its status is the error message."""
     from rollout_cli.report.identity import facts_of  # noqa: PLC0415 - as above
 
     try:
@@ -221,7 +221,7 @@ def _listed(path: Path) -> Record:
 
 
 def _specs(facts: Record, key: str) -> str:
-    """Return the SPECs of a dataset's runs, each once."""
+    """Return the distinct SPECs of a dataset's runs, joined by commas."""
     return ", ".join(dict.fromkeys(str(source.get(key, {}).get("spec", "")) for source in facts["sources"]))
 
 
@@ -237,21 +237,21 @@ def plot(
         str,
         typer.Argument(
             metavar="[returns|lengths|over-time|actions|observations]",
-            help="What to plot.",
+            help="Plot to draw.",
             show_default=False,
         ),
     ] = "returns",
     *,
     output: Annotated[
         Path | None,
-        flag("--output", "-o", metavar="FILE", help="Write a PNG or SVG file instead.", parser=local_path),
+        flag("--output", "-o", metavar="FILE", help="PNG or SVG file to write.", parser=local_path),
     ] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Plot the episodes of a dataset in the terminal, or to a picture with --output."""
-    from rollout_cli.episodes.plain import plain_value  # noqa: PLC0415 - it loads numpy
-    from rollout_cli.report.charts import chart_of  # noqa: PLC0415 - it loads numpy and pyarrow
+    """Plot a dataset in the terminal, or to an image file with --output."""
+    from rollout_cli.episodes.plain import plain_value  # noqa: PLC0415 - imports numpy
+    from rollout_cli.report.charts import chart_of  # noqa: PLC0415 - imports numpy and pyarrow
     from rollout_cli.report.figure import write_figure  # noqa: PLC0415 - as above
     from rollout_cli.report.text import lines  # noqa: PLC0415 - as above
 
@@ -282,30 +282,25 @@ def render(
             "--output",
             "-o",
             metavar="PATH",
-            help="What to write: FILE.gif, FILE.mp4, or a folder of PNG files.",
+            help="FILE.gif, FILE.mp4, or a folder for PNG files.",
             parser=local_path,
         ),
     ],
     episode: Annotated[
-        int, flag("--episode", metavar="ID", help="The episode.", min=0, show_default=True)
+        int, flag("--episode", metavar="ID", help="Episode to render.", min=0, show_default=True)
     ] = 0,
     fps: Annotated[
-        float | None, flag("--fps", metavar="N", help="Frames a second.", min=0.1, max=1000)
+        float | None, flag("--fps", metavar="N", help="Frames per second.", min=0.1, max=1000)
     ] = None,
-    again: Annotated[
-        bool, flag("--again", help="Let the environment render though images are stored.")
-    ] = False,
+    again: Annotated[bool, flag("--again", help="Replay the actions even if images are stored.")] = False,
     env_kwargs: EnvKwargsFlag = None,
     trust: TrustFlag = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Write a film of an episode: of its images, or of its actions, which the environment takes again.
-
-    Where observations are no images, this runs the environment that the dataset names.
-    """
-    from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
-    from rollout_cli.run.render import render as render_episode  # noqa: PLC0415 - it loads numpy and pyarrow
+    """Render an episode to video, from stored images or by replaying its actions."""
+    from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - imports pydantic
+    from rollout_cli.run.render import render as render_episode  # noqa: PLC0415 - imports numpy and pyarrow
 
     kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
     dataset = rollout_cli.load(folder)
@@ -317,29 +312,29 @@ def render(
     difference = rendered.difference
     width, height = rendered.size
     rows = {
-        "film": rendered.path,
+        "video": rendered.path,
         "episode": episode,
         "shows": rendered.origin,
-        "frames": f"{rendered.frames:,} of {width} x {height}, {rendered.fps:g} a second",
+        "frames": f"{rendered.frames:,} of {width} x {height}, {rendered.fps:g} per second",
     }
     if rendered.origin != "stored observations":
-        rows["replayed"] = f"not as stored from {difference.place} on" if difference else "as stored"
+        rows["replayed"] = f"differs from {difference.place} on" if difference else "identical"
     show({"dataset": folder, **asdict(rendered)}, rows, as_json=json, quiet=quiet, path=rendered.path)
     if difference and not json:
-        print_message(printable(f"warning: the film is not of the stored episode: {difference}"))
+        print_message(printable(f"warning: the video differs from the stored episode: {difference}"))
 
 
 def report(
     folder: Folder,
     *,
     output: Annotated[
-        Path, flag("--output", "-o", metavar="FILE.html", help="The page to write.", parser=local_path)
+        Path, flag("--output", "-o", metavar="FILE.html", help="HTML file to write.", parser=local_path)
     ],
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Write a page about a dataset: its episodes, its columns, and how it was made."""
-    from rollout_cli.report.identity import sized  # noqa: PLC0415 - it loads numpy and pyarrow
+    """Write an HTML report of a dataset's episodes, columns and origin."""
+    from rollout_cli.report.identity import sized  # noqa: PLC0415 - imports numpy and pyarrow
     from rollout_cli.report.page import write_report  # noqa: PLC0415 - as above
 
     n_bytes = write_report(rollout_cli.load(folder), output)

@@ -1,4 +1,4 @@
-"""Typer's commands and parameters: those of the declared options, and those that all commands have."""
+"""Typer command classes, and the parameters that several commands share."""
 
 from __future__ import annotations
 
@@ -17,58 +17,56 @@ from rollout_cli.sources.remote import RemotePath, folder_of
 if TYPE_CHECKING:
     from rollout_cli.options.option import Option
 
-_STRENGTHS = (
-    "A flag is stronger than an environment variable (ROLLOUT_ and the option's name: ROLLOUT_WORKERS=4), "
-    "a variable is stronger than the file given to --config, and the file stronger than the default."
+_PRECEDENCE = (
+    "Precedence: a flag, then an environment variable (ROLLOUT_ and the option's name, e.g. "
+    "ROLLOUT_WORKERS=4), then the --config file, then the default."
 )
 
 
 def epilog(*examples: str) -> str:
-    """Return what a help page ends with: commands as examples, and which source of an option is stronger."""
-    return "\n\n".join(["[bold]Examples[/bold]", *(f"  $ {example}" for example in examples), _STRENGTHS])
+    """Return the end of a help page: example commands, and the precedence of option sources."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  $ {example}" for example in examples), _PRECEDENCE])
 
 
 flag = functools.partial(typer.Option, show_default=False)
-"""A Typer option, whose help shows no default unless that is asked for."""
-shown = functools.partial(flag, rich_help_panel="Showing")
-"""An option of the panel about how a command shows its result."""
+"""`typer.Option` that does not show its default, unless `show_default` is passed."""
+shown = functools.partial(flag, rich_help_panel="Output")
+"""An option in the help panel for a command's output."""
 
 
 def folder_argument(metavar: str, words: str) -> Any:
-    """Return a Typer argument that names a folder, or several, as paths or URIs."""
+    """Return a Typer argument that takes folders as paths or URIs."""
     return typer.Argument(metavar=metavar, help=words, show_default=False, parser=folder_of)
 
 
 def local_path(text: str) -> Path:
-    """Return where a command writes what no storage behind a URI is given; a `file:` URI is a local path.
+    """Parse the path of a local file to write; a `file:` URI is a local path.
 
     Raises:
-        UsageError: If it is another URI, or a folder without a name, such as `.`.
+        UsageError: If the text is another URI, or a path without a file name, such as `.`.
     """
     path = folder_of(text)
     if isinstance(path, RemotePath) or not path.name:
         raise UsageError(
-            f"--output {text!r} names no local file",
+            f"--output is {text!r}, expected the path of a local file",
             code="output-not-local",
-            hint="give the path of a file to write",
+            hint="pass the path of a local file to write",
         )
     return path
 
 
-ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", help="A TOML file of options.")]
-Folder = Annotated[Path, folder_argument("DIR", "A dataset's folder, or its URI.")]
+ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", help="TOML file of options.")]
+Folder = Annotated[Path, folder_argument("DIR", "Dataset folder or URI.")]
 VerifyFlag = Annotated[
     bool,
-    flag("--verify/--no-verify", help="Refuse a dataset that `rollout verify` rejects.", show_default=True),
+    flag("--verify/--no-verify", help="Verify the input first.", show_default=True),
 ]
 JsonFlag = Annotated[bool, shown("--json", help="Write one JSON document to stdout.")]
-QuietFlag = Annotated[
-    bool, shown("--quiet", "-q", help="Show warnings and errors only, and print the path alone.")
-]
+QuietFlag = Annotated[bool, shown("--quiet", "-q", help="Print only the path, warnings and errors.")]
 
 
 class _PlainFlags:
-    """Switches without `<bool>` beside them, which reads as if they took a value."""
+    """Help pages without `<bool>` next to flags, which reads as if flags took a value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -83,14 +81,14 @@ class Group(_PlainFlags, TyperGroup):
 
 
 class Command(_PlainFlags, TyperCommand):
-    """A command with `--verbose`, whose body the caller of the application calls.
+    """A command with `--verbose`; Typer parses its arguments, and `app.run` calls its function.
 
-    Typer turns an interruption, and an error of a pipe, into an exit code: only arguments are read under it.
+    Typer turns KeyboardInterrupt and BrokenPipeError into exit codes, so commands must not run inside Typer.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
         if all(param.name != "verbose" for param in self.params):
-            # It concerns errors, which are shown where all commands end.
+            # Not passed to the command: `app.run` reads it when it reports an error.
             annotation = Annotated[
                 bool, shown("--verbose", "-v", help="Show tracebacks with errors.", expose_value=False)
             ]
@@ -102,17 +100,17 @@ class Command(_PlainFlags, TyperCommand):
 
 
 class LazyCommand(Command):
-    """A command with the declared options, as texts by their names in `context.obj`.
+    """A command with the options of a run, whose strings are in `context.obj` by option name.
 
-    They are declared when they are first asked for: that loads pydantic, which takes longer than `rollout
-    --help`. `check` and `tune` have those of `collect`, so that its words can be given to them.
+    The options are declared on first use, because importing pydantic takes longer than `rollout --help`.
+    `check` and `tune` have the options of `collect`: the arguments of a `collect` command work for them too.
     """
 
     _declared: tuple[str, ...] = ()
 
     def get_params(self, ctx: Any) -> list[Any]:
         if not self._declared:
-            from rollout_cli.options.config import options_of  # noqa: PLC0415 - it loads pydantic
+            from rollout_cli.options.config import options_of  # noqa: PLC0415 - imports pydantic
 
             options = options_of("exact" if self.name == "exact" else "collect")
             annotations = {option.name: _annotation(option) for option in options}
@@ -126,10 +124,10 @@ class LazyCommand(Command):
 
 
 def _params(annotations: dict[str, object]) -> list[Any]:
-    """Return Typer's parameters of these names, each None where it is not given."""
+    """Return Typer parameters with these names and annotations; each defaults to None."""
 
     def declared() -> None:
-        """Have the signature below."""
+        """Carry the signature that is set below."""
 
     declared.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
@@ -143,8 +141,8 @@ def _params(annotations: dict[str, object]) -> list[Any]:
 
 
 def _env_ids(incomplete: str) -> list[str]:
-    """Return the ids of gymnasium's environments that begin so, for a shell's completion."""
-    import gymnasium  # noqa: PLC0415 - it takes longer than a help page
+    """Return the gymnasium ids that start with a prefix, for shell completion."""
+    import gymnasium  # noqa: PLC0415 - takes longer than a help page
 
     return sorted(name for name in gymnasium.registry if name.startswith(incomplete))
 
@@ -156,15 +154,15 @@ def _completion(option: Option) -> Callable[..., list[str]] | None:
 
 
 def _annotation(option: Option) -> object:
-    """Return a parameter that takes any text: `CollectConfig` validates it, like files and variables."""
+    """Return the Typer annotation of an option; it takes any string, which `CollectConfig` validates."""
     names = option.flag
-    taken: Any = str | None
+    value_type: Any = str | None
     if option.kind == "switch":
         names += f"/--no-{names.removeprefix('--')}"
-        taken = bool | None
+        value_type = bool | None
     elif option.repeats:
-        taken = list[str] | None
-    described = typer.Option(
+        value_type = list[str] | None
+    parameter = typer.Option(
         *filter(None, [names, option.short]),
         help=f"{option.help} (default: {option.shown})" if option.shown else option.help,
         metavar=option.metavar,
@@ -172,4 +170,4 @@ def _annotation(option: Option) -> object:
         show_default=False,
         autocompletion=_completion(option),
     )
-    return Annotated[taken, described]
+    return Annotated[value_type, parameter]

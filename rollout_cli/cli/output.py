@@ -1,4 +1,4 @@
-"""Writing results and errors: lines, or one JSON document; and which error an exception amounts to."""
+"""Printing of results and errors, as lines or as one JSON document."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 _MOST_LINES = 20
 _FIRST_DETAILS = 10
 _LAST_DETAILS = 19
-_LEAST_WIDTH = 10  # Of a column that gives way to others.
+_MIN_WIDTH = 10  # Of a column that is cut to fit the terminal.
 _NUMBER = re.compile(r"(-?[\d,.]+(e[+-]?\d+)?( \w+)?|-?inf|nan|)$")
 _OUT_OF_MEMORY = ("failed to map segment", "can't start new thread", "error return without exception set")
-"""How the dynamic loader, the start of a thread, and Python 3.12 itself say it: they have no class for it."""
+"""Messages of out-of-memory errors of the dynamic loader, threading and Python 3.12 that are not MemoryError."""
 
 
 def print_text(text: str) -> None:
-    """Write a result to stdout, a line break at its end.
+    """Write a result and a line break to stdout.
 
     Raises:
-        StorageError: If it cannot be written.
+        StorageError: If stdout cannot be written.
     """
     with writing_results():
         sys.stdout.write(f"{text}\n")
@@ -45,20 +45,20 @@ def print_text(text: str) -> None:
 
 
 def print_message(text: str) -> None:
-    """Write to stderr, a line break at its end; a text that cannot be written is lost."""
+    """Write a message and a line break to stderr; drop it if stderr cannot be written."""
     MessageStream(sys.stderr).write(text + "\n")
 
 
 def print_json(document: Record) -> None:
     """Write one JSON document to stdout."""
-    from rollout_cli.episodes.plain import plain_json  # noqa: PLC0415 - it loads numpy
+    from rollout_cli.episodes.plain import plain_json  # noqa: PLC0415 - imports numpy
 
-    # JSON escapes all other control characters itself.
+    # JSON escapes every other control character.
     print_text(json.dumps(plain_json(document), indent=2).replace("\x7f", "\\u007f"))
 
 
 def print_rows(rows: Mapping[str, object]) -> None:
-    """Write names and values to stdout, the values below each other."""
+    """Write names and values to stdout, one pair per line, with the values aligned."""
     names = [*map(printable, rows)]
     width = max(map(len, names))
     for name, value in zip(names, rows.values(), strict=True):
@@ -68,16 +68,16 @@ def print_rows(rows: Mapping[str, object]) -> None:
 def print_table(
     names: Sequence[str], rows: Sequence[Sequence[object]], *, yielding: Sequence[str] = ()
 ) -> None:
-    """Write rows below their names to stdout: numbers to the right; a terminal gets what it has room for.
+    """Write a table to stdout, with numbers aligned to the right, cut to the width of a terminal.
 
-    The `yielding` columns get narrower first, in this order, so that the others stay visible.
+    The `yielding` columns are shortened first, in this order.
     """
     columns = [*zip(*(map(_cell, row) for row in (names, *rows)), strict=True)]
     widths = [max(map(len, column)) for column in columns]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for index in map(names.index, yielding):
         excess = sum(widths) + 2 * len(widths) - 2 - room
-        widths[index] = min(widths[index], max(_LEAST_WIDTH, widths[index] - excess))
+        widths[index] = min(widths[index], max(_MIN_WIDTH, widths[index] - excess))
     aligned = []
     for column, width in zip(columns, widths, strict=True):
         side = ">" if all(map(_NUMBER.match, column[1:])) else "<"
@@ -90,12 +90,12 @@ def _cell(value: object) -> str:
 
 
 def _shortened(text: str, room: int) -> str:
-    """Return a cell's text: of a path the end, which tells it from others."""
+    """Return a cell's string cut to a width; a path keeps its end, by which paths differ."""
     return f"…{text[3 - room :]}" if "/" in text and len(text) > room else _cut(text, room)
 
 
 def _cut(line: str, room: int) -> str:
-    # A terminal without UTF-8 gets three dots.
+    # Three characters shorter: a terminal without UTF-8 shows three dots for the ellipsis.
     return line if len(line) <= room else f"{line[: room - 3]}…"
 
 
@@ -107,7 +107,7 @@ def show(
     quiet: bool = False,
     path: Any = None,
 ) -> None:
-    """Write a result to stdout: its document, or its rows; with `quiet` its path alone, where it has one."""
+    """Write a result to stdout: as JSON, as rows, or with `quiet` only its path, if it has one."""
     if as_json:
         print_json(document)
     elif not quiet:
@@ -118,24 +118,24 @@ def show(
 
 @contextlib.contextmanager
 def showing_progress(*, wanted: bool | None = None, quiet: bool) -> Iterator[Progress]:
-    """Give what shows the progress of a run on stderr, and end it with the run."""
-    from rollout_cli.progress import choose_progress  # noqa: PLC0415 - it loads numpy
+    """Yield the `Progress` that shows a run on stderr, and finish it when the block ends."""
+    from rollout_cli.progress import choose_progress  # noqa: PLC0415 - imports numpy
 
     stream = cast("TextIO", MessageStream(sys.stderr))
     progress = choose_progress(stream, wanted=wanted, quiet=quiet)
     try:
         yield progress
     finally:
-        progress.finish()  # A bar that is left open would swallow an error's lines.
+        progress.finish()  # An unfinished bar would overwrite the lines of an error.
 
 
 def counted(count: int, noun: str) -> str:
-    """Return `3 files`, or `1 file`."""
+    """Return a count with its noun, such as `3 files` or `1 file`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def first_of(lines: Sequence[object]) -> list[str]:
-    """Return the first lines of many, and the number of the others."""
+    """Return the first lines of a list, and a last line that counts the others."""
     first = [*map(str, lines[:_MOST_LINES])]
     if len(lines) > _MOST_LINES:
         first.append(f"and {len(lines) - _MOST_LINES:,} more")
@@ -143,16 +143,16 @@ def first_of(lines: Sequence[object]) -> list[str]:
 
 
 def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
-    """Show an error and return its exit code.
+    """Print an error and return its exit code.
 
-    With `as_json`, as one document on stdout, where that can be written to; else as lines on stderr. With
-    `verbose`, with this process's own traceback.
+    With `as_json` the error is one JSON document on stdout, unless stdout cannot be written. Otherwise it is
+    printed as lines on stderr. With `verbose` it includes the traceback of this process.
     """
     reported = _as_rollout_error(error)
     hint = errors.as_flags(reported.marked_hint)
     if reported.details and isinstance(reported.__cause__, errors.RemoteError):
-        reported.__cause__ = None  # It shows the details, which are shown in any case.
-    # With the traceback stands a note where tidying up failed as well; the hint is shown in any case.
+        reported.__cause__ = None  # The cause repeats the details, which are printed anyway.
+    # The traceback shows notes, such as errors during cleanup; the hint is printed separately.
     notes = getattr(reported, "__notes__", [])
     reported.__notes__ = [note for note in notes if not note.startswith("hint: ")]
     details = reported.details
@@ -171,7 +171,7 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
         if details:
             document["details"] = details
         findings = reported.report if isinstance(reported, errors.VerificationError) else {}
-        with contextlib.suppress(errors.StorageError):  # Then the lines below are all that is left.
+        with contextlib.suppress(errors.StorageError):  # Stdout failed: print lines to stderr instead.
             print_json({**findings, "error": without_secrets(document)})
             return reported.exit_code
     red = dim = plain = ""
@@ -190,39 +190,39 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
 
 
 def _without_middle(details: str) -> str:
-    """Return a traceback that fits on a screen: its beginning, and its end, which says most."""
+    """Return a traceback shortened to fit a screen: its first and its last lines."""
     lines = details.splitlines()
     if (count := len(lines) - _FIRST_DETAILS - _LAST_DETAILS) > 1:
-        lines[_FIRST_DETAILS:-_LAST_DETAILS] = [f"  … {count:,} lines left out: --verbose shows all …"]
+        lines[_FIRST_DETAILS:-_LAST_DETAILS] = [f"  … {count:,} lines omitted; --verbose shows them …"]
     return "\n".join(lines)
 
 
 def _as_rollout_error(error: BaseException) -> errors.RolloutError:
-    """Return the error itself if it is one of ours, else the one of ours that it amounts to."""
+    """Return a `RolloutError` for an exception: itself, or the kind of error that describes it."""
     if isinstance(error, errors.RolloutError):
         return error
-    # One of Typer's: older versions have no name for the class of them all.
+    # A Typer error; older versions of Typer do not export a common base class.
     if hasattr(error, "format_message"):
         command = getattr(getattr(error, "ctx", None), "command_path", "rollout")
-        return errors.UsageError(error.format_message(), code="command-line", hint=f"see: {command} --help")
+        return errors.UsageError(error.format_message(), code="command-line", hint=f"run `{command} --help`")
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return errors.InterruptedRunError("interrupted before anything was written")
-    has_words = any(words in first_line(error) for words in _OUT_OF_MEMORY)
-    if has_words or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+    has_message = any(message in first_line(error) for message in _OUT_OF_MEMORY)
+    if has_message or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return errors.WorkerError(
             f"out of memory: {first_line(error)}",
             code="process-out-of-memory",
-            hint="run fewer workers, or fewer environments in each",
+            hint="use fewer workers, or fewer environments per worker",
         )
     if isinstance(error, OSError):
         place = f": {error.filename}" if error.filename else ""
         return errors.StorageError(
-            f"the system refused an operation: {error.strerror or error}{place}",
+            f"an operation of the system failed: {error.strerror or error}{place}",
             code="system-refused",
-            hint="--verbose shows where",
+            hint="pass --verbose to see where it failed",
         )
     return errors.InternalError(
         f"internal error: {first_line(error)}",
-        hint="this is a fault of rollout itself; please report it with the lines below",
+        hint="report this bug of rollout with the lines below",
         details=traceback_text(error),
     )

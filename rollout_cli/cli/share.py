@@ -1,4 +1,4 @@
-"""The commands that make what others can use: `rollout export`, `card` and `policy pack`."""
+"""The commands that make files to share: `rollout export`, `card` and `policy pack`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMAT_NAMES = (
     *("d3rlpy", "d4rl", "hf", "imitation", "lerobot", "minari"),
     *("ogbench", "rllib", "robomimic", "tianshou", "torchrl", "zarr"),
 )
-"""The formats of this package, for the help page: their own modules load numpy."""
+"""The built-in formats, listed here for the help page because the exporter modules import numpy."""
 
 
 def export(
@@ -33,33 +33,34 @@ def export(
         flag(
             "--to",
             metavar="FORMAT",
-            help=f"The format: {', '.join(FORMAT_NAMES)}, or one that another package adds.",
+            help=f"Format: {', '.join(FORMAT_NAMES)}, or a plugin's.",
             autocompletion=lambda: list(FORMAT_NAMES),
         ),
     ],
     output: Annotated[
-        Path, flag("--output", "-o", metavar="PATH", help="The file or folder to write.", parser=folder_of)
+        Path, flag("--output", "-o", metavar="PATH", help="File or folder to write.", parser=folder_of)
     ],
     set: Annotated[  # noqa: A002 - the option's name
         list[str] | None,
         flag(
             "--set",
             metavar="KEY=VALUE",
-            help="An option of the format, the value a TOML literal or else text; may be given again. "
-            "All formats take flatten=true, which makes Dict, Tuple and Text spaces vectors.",
+            help="Option of the format, e.g. flatten=true; repeatable.",
         ),
     ] = None,
     verify: VerifyFlag = True,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Write a dataset in the format of another tool."""
+    """Export a dataset to the format of another tool."""
     example = "{set=flatten=true}"
     options: dict[str, Any] = dict(keyword(text, "--set", example=example) for text in set or ())
-    # What `export` itself is called with.
+    # `rollout_cli.export` has parameters of these names.
     if taken := options.keys() & {"dataset", "format", "path", "verify"}:
         raise UsageError(
-            f"{to} has no option {min(taken)!r}", code="format-option", hint=f"for example: {example}"
+            f"{to} does not have an option {min(taken)!r}",
+            code="format-option",
+            hint=f"pass an option of the format, for example {example}",
         )
     summary = rollout_cli.export(rollout_cli.load(folder), to, output, verify=verify, **options)
     rows = {
@@ -78,16 +79,14 @@ def card(
     folder: Folder,
     *,
     license: Annotated[  # noqa: A002 - the option's name
-        str | None, flag("--license", metavar="ID", help="The licence, such as mit or cc-by-4.0.")
+        str | None, flag("--license", metavar="ID", help="License, e.g. mit or cc-by-4.0.")
     ] = None,
-    plot: Annotated[
-        bool | None, flag("--plot/--no-plot", help="Show the returns in a picture, or no longer.")
-    ] = None,
+    plot: Annotated[bool | None, flag("--plot/--no-plot", help="Show or hide a plot of the returns.")] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Write the card of a dataset (README.md) again, for sharing it on Hugging Face."""
-    from rollout_cli.report.card import write_card  # noqa: PLC0415 - it loads numpy and pyarrow
+    """Rewrite a dataset's card (README.md) for the Hugging Face Hub."""
+    from rollout_cli.report.card import write_card  # noqa: PLC0415 - imports numpy and pyarrow
 
     path = write_card(folder, license=license, plot=plot)
     show(
@@ -100,24 +99,22 @@ def card(
 
 
 def pack(
-    spec: Annotated[str, typer.Argument(metavar="MODULE:ATTR", help="A policy, a class or a factory.")],
-    output: Annotated[
-        Path, flag("--output", "-o", metavar="FILE", help="The file to write.", parser=local_path)
-    ],
+    spec: Annotated[str, typer.Argument(metavar="MODULE:ATTR", help="Policy, policy class or factory.")],
+    output: Annotated[Path, flag("--output", "-o", metavar="FILE", help="File to write.", parser=local_path)],
     *,
-    overwrite: Annotated[bool, flag("--overwrite", help="Replace the file.")] = False,
+    overwrite: Annotated[bool, flag("--overwrite", help="Replace an existing file.")] = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Pickle a policy by value, into a file that loads without the policy's module."""
+    """Pickle a policy by value; the file loads without the policy's module."""
     from rollout_cli.dataset.store import FileStore  # noqa: PLC0415 - as below
-    from rollout_cli.policies.source import pack_policy  # noqa: PLC0415 - it loads numpy and the policy
+    from rollout_cli.policies.source import pack_policy  # noqa: PLC0415 - imports numpy and the policy
 
-    if os.path.exists(output) and not overwrite:  # noqa: PTH110 - Path.exists raises where a name is too long
+    if os.path.exists(output) and not overwrite:  # noqa: PTH110 - Path.exists raises if a name is too long
         raise StorageError(
-            f"{str(output)!r} exists already",
+            f"{str(output)!r} already exists",
             code="output-exists",
-            hint="give another {output}, or {overwrite=True}",
+            hint="pass another {output}, or {overwrite=True}",
         )
     with user_output_on_stderr():
         packed = pack_policy(spec)

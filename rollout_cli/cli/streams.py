@@ -1,4 +1,4 @@
-"""The standard streams: which text goes to which descriptor, and what happens if one cannot be written."""
+"""Standard streams: encoding, redirection of stdout, and errors when a stream cannot be written."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ STDOUT = 1
 STDERR = 2
 _PATIENCE_MS = 2_000
 WITH_ASCII = "rollout-ascii"
-"""The error handler of codecs by which streams encode."""
+"""Name of the codec error handler that the standard streams use."""
 _IN_ASCII = str.maketrans("─▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "----#####..-=++*") | {ord("…"): "..."}
-"""What stands for these characters where a stream's encoding lacks them; others are escaped."""
+"""ASCII replacements for characters that a stream's encoding lacks; other characters are escaped."""
 
 
 def _in_ascii(error: Any) -> tuple[str, int]:
-    lacking: str = error.object[error.start : error.end].translate(_IN_ASCII)
-    return lacking.encode("ascii", "backslashreplace").decode(), error.end
+    replaced: str = error.object[error.start : error.end].translate(_IN_ASCII)
+    return replaced.encode("ascii", "backslashreplace").decode(), error.end
 
 
 codecs.register_error(WITH_ASCII, _in_ascii)
 
 
 def prepare_streams() -> None:
-    """Open on nothing the streams that the process was started without; let all of them write any character.
+    """Open missing standard streams on /dev/null, and replace characters that cannot be encoded.
 
-    The next file that it opened would else get the descriptor of a standard stream, and what is printed into
-    it.
+    If a standard descriptor were closed, the next opened file would get it, and printed text would go there.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
-        os.set_inheritable(descriptor, True)  # noqa: FBT003 - it takes no keyword
+        os.set_inheritable(descriptor, True)  # noqa: FBT003 - positional only
     os.close(descriptor)
     sys.stdout = sys.stdout or os.fdopen(STDOUT, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(STDERR, "w", closefd=False)
@@ -49,17 +48,17 @@ def prepare_streams() -> None:
 
 
 class MessageStream(io.TextIOBase):
-    """A stream for messages, for which a run neither waits nor ends: text that cannot be written is lost.
+    """A stream for messages that never blocks or fails a run: text that cannot be written is dropped.
 
-    A pipe that nobody reads is given two seconds once, and nothing from then on until it is read again.
-    Pieces of at most PIPE_BUF bytes, written after poll(2) has reported room. The stream's own buffer is not
-    used. (Where a worker fills the pipe at that moment, the piece waits for the reader, as the worker does.)
+    If a pipe is full, the first write waits two seconds for its reader; later writes do not wait until the
+    pipe is read again. Text is written in pieces of at most PIPE_BUF bytes, after poll(2) has reported room,
+    without the stream's buffer. If a worker fills the pipe between poll and write, the write blocks.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._patience = _PATIENCE_MS
-        # A terminal and its size are asked for by these.
+        # Callers use these to find out whether the stream is a terminal, and its size.
         self.fileno = stream.fileno  # type: ignore[method-assign]
         self.isatty = stream.isatty  # type: ignore[method-assign]
 
@@ -68,13 +67,13 @@ class MessageStream(io.TextIOBase):
         return self._stream.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        # Its reader has gone, the disk is full, the terminal closed.
+        # The reader may have exited, the disk may be full, or the terminal closed.
         with contextlib.suppress(OSError, ValueError):
-            with contextlib.suppress(RuntimeError):  # A signal has come while it is being flushed.
+            with contextlib.suppress(RuntimeError):  # A signal handler writes while the stream is flushed.
                 self._stream.flush()
             try:
                 descriptor = self._stream.fileno()
-            except (OSError, ValueError):  # It is in memory.
+            except (OSError, ValueError):  # The stream is in memory.
                 self._stream.write(text)
             else:
                 self._write_pieces(text.encode(self.encoding, WITH_ASCII), descriptor)
@@ -93,15 +92,15 @@ class MessageStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def writing_results() -> Iterator[None]:
-    """Write to stdout; a reader that has gone (`rollout … | head -1`) is no error.
+    """Turn errors of writing to stdout into `StorageError`; ignore a closed pipe (`rollout … | head -1`).
 
     Raises:
-        StorageError: If it cannot be written to, as where a disk is full.
+        StorageError: If stdout cannot be written, for example because the disk is full.
     """
     try:
         yield
     except BrokenPipeError:
-        _give_up(sys.stdout)
+        _discard(sys.stdout)
     except OSError as error:
         raise StorageError(
             f"cannot write to standard output: {error.strerror or error}", code="stdout-failed"
@@ -109,26 +108,26 @@ def writing_results() -> Iterator[None]:
 
 
 def flush_all() -> None:
-    """Flush stdout and stderr at the end; drop what cannot be written, or Python would complain at exit."""
+    """Flush stdout and stderr; discard output that cannot be written, which Python would report at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            _give_up(stream)
+            _discard(stream)
 
 
-def _give_up(stream: TextIO) -> None:
-    # It may have no descriptor.
+def _discard(stream: TextIO) -> None:
+    # Redirect to /dev/null, if the stream has a descriptor.
     with (
         contextlib.suppress(OSError, ValueError),
-        Path(os.devnull).open("w") as nowhere,
+        Path(os.devnull).open("w") as devnull,
     ):
-        os.dup2(nowhere.fileno(), stream.fileno())
+        os.dup2(devnull.fileno(), stream.fileno())
 
 
 @contextlib.contextmanager
 def user_output_on_stderr() -> Iterator[None]:
-    """Redirect stdout of Python, C libraries and subprocesses to stderr: stdout is for results."""
+    """Redirect stdout of Python, C libraries and subprocesses to stderr; stdout is for results only."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     saved = os.dup(STDOUT)
@@ -137,7 +136,7 @@ def user_output_on_stderr() -> Iterator[None]:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        # What is still buffered would be written to the results.
+        # Flush, or buffered user output would be written to the restored stdout.
         with contextlib.suppress(OSError, ValueError):
             if sys.__stdout__ is not None:
                 sys.__stdout__.flush()

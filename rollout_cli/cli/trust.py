@@ -1,4 +1,4 @@
-"""The commands that check a dataset, or mend it: `rollout verify`, `repair`, `replay` and `diff`."""
+"""The commands that check or repair a dataset: `rollout verify`, `repair`, `replay` and `diff`."""
 
 from __future__ import annotations
 
@@ -26,30 +26,27 @@ EnvKwargsFlag = Annotated[
     flag(
         "--env-kwargs",
         metavar="KEY=VALUE",
-        help="An argument of the environment that the dataset does not record, "
-        "since its name is that of a secret.",
+        help="Secret environment argument; repeatable.",
     ),
 ]
 
-TrustFlag = Annotated[
-    bool, flag("--trust", help="Run all code that the dataset names, such as module:attr; it may be any.")
-]
+TrustFlag = Annotated[bool, flag("--trust", help="Also run arbitrary code that the dataset names.")]
 
 
 def verify(
     folder: Folder,
     *,
-    quick: Annotated[bool, shown("--quick", help="Read metadata and footers, but no step.")] = False,
+    quick: Annotated[bool, shown("--quick", help="Check metadata and footers only.")] = False,
     quiet: Annotated[bool, shown("--quiet", "-q", help="Print faults only.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Check that a dataset holds all that it states: files, checksums, episodes, steps and totals."""
-    from rollout_cli.dataset.verify import verify_dataset  # noqa: PLC0415 - it loads pyarrow
+    """Check a dataset's files, checksums, episodes, steps and totals."""
+    from rollout_cli.dataset.verify import verify_dataset  # noqa: PLC0415 - imports pyarrow
 
     report = verify_dataset(folder, quick=quick)
     if report.faults:
         raise VerificationError(
-            f"{report.path} does not hold what it states: {counted(len(report.faults), 'fault')}",
+            f"{report.path} is not a valid dataset: {counted(len(report.faults), 'fault')}",
             code="dataset-invalid",
             hint=f"keep the valid part with: rollout repair {shell_word(report.path)}",
             details="\n".join(first_of(report.faults)),
@@ -57,7 +54,7 @@ def verify(
         )
     facts = report.document()
     verified = "metadata and footers" if report.quick else "everything"
-    if facts["status"] == "collecting":  # The run goes on, or was killed.
+    if facts["status"] == "collecting":  # The run is not finished, or was killed.
         verified += " so far"
     rows = {
         "dataset": report.path,
@@ -77,11 +74,11 @@ def verify(
 def repair(
     folder: Folder,
     *,
-    dry_run: Annotated[bool, shown("--dry-run", help="Report what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, shown("--dry-run", help="Print the repair without changing files.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Keep the valid part of a dataset, and move the rest aside; nothing is deleted."""
-    from rollout_cli.dataset.repair import repair_dataset  # noqa: PLC0415 - it loads pyarrow
+    """Keep a dataset's valid part; move invalid files to another folder."""
+    from rollout_cli.dataset.repair import repair_dataset  # noqa: PLC0415 - imports pyarrow
 
     report = repair_dataset(folder, dry_run=dry_run)
     outcome = "done"
@@ -93,7 +90,7 @@ def repair(
         "dataset": report.path,
         "repair": outcome,
         "status": report.status,
-        "episodes": f"{report.episodes:,} stay, {report.dropped_episodes:,} do not",
+        "episodes": f"{report.episodes:,} kept, {report.dropped_episodes:,} dropped",
         "steps": f"{report.steps:,}",
     }
     if report.aside is not None:
@@ -104,29 +101,25 @@ def repair(
 def replay(
     folder: Folder,
     *,
-    episode: Annotated[int | None, flag("--episode", metavar="ID", help="Replay this one.", min=0)] = None,
+    episode: Annotated[int | None, flag("--episode", metavar="ID", help="Replay one episode.", min=0)] = None,
     episodes: Annotated[str | None, flag("--episodes", metavar="A:B", help="Replay ids A to B-1.")] = None,
-    all_: Annotated[bool, flag("--all", help="Replay all of them.")] = False,
+    all_: Annotated[bool, flag("--all", help="Replay every episode.")] = False,
     policy: Annotated[
-        str | None, flag("--policy", "-p", metavar="SPEC", help="Where the policy that was used is now.")
+        str | None, flag("--policy", "-p", metavar="SPEC", help="New location of the recorded policy.")
     ] = None,
     policy_kwargs: Annotated[
         list[str] | None,
-        flag("--policy-kwargs", metavar="KEY=VALUE", help="Where a file that it was given is now."),
+        flag("--policy-kwargs", metavar="KEY=VALUE", help="New location of a policy argument's file."),
     ] = None,
     env_kwargs: EnvKwargsFlag = None,
     trust: TrustFlag = False,
     quiet: Annotated[bool, shown("--quiet", "-q", help="Print differences only.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
-
-    This loads and runs the policy and the environment that the dataset names: with --trust also code of any
-    kind.
-    """
+    """Rerun episodes with the recorded policy and environment; compare bit by bit."""
     use_one_thread()
-    from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
-    from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - imports pydantic
+    from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - imports numpy and pyarrow
 
     ids = _episode_ids(episode, episodes, all_=all_)
     env_arguments = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
@@ -143,7 +136,7 @@ def replay(
             policy_kwargs=policy_arguments,
         )
     if ids is not None and len(places) < len(ids):
-        notices = [f"there are {len(places):,} of the {len(ids):,} episodes that were named", *notices]
+        notices = [f"the dataset has {len(places):,} of the {len(ids):,} requested episodes", *notices]
     if not quiet:
         for notice in notices:
             print_message(f"notice: {printable(notice)}")
@@ -156,7 +149,7 @@ def replay(
         "notices": notices,
     }
     if different:
-        raise _not_as_stored(folder, different, document)
+        raise _difference_error(folder, different, document)
     rows: dict[str, object] = {"dataset": folder}
     if len(replayed) == 1:
         rows["episode"] = _title(replayed[0])
@@ -166,15 +159,15 @@ def replay(
 
 
 def _episode_ids(episode: int | None, episodes: str | None, *, all_: bool) -> range | None:
-    """Return the ids that the options name; None for all of them."""
+    """Return the requested episode ids; None for all episodes."""
     from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - as above
 
     choices = [episode is not None, episodes is not None, all_]
     if choices.count(True) != 1:
         raise UsageError(
-            "these options exclude each other" if any(choices) else "say which episodes to replay",
+            f"expected one of --episode, --episodes and --all, got {choices.count(True)}",
             code="episodes-option",
-            hint="give one of: --episode ID, {episodes=A:B}, --all",
+            hint="pass one of: --episode ID, {episodes=A:B}, --all",
         )
     if episodes is not None:
         return range(*OPTIONS["episodes"].read(episodes, "--episodes", text=True))
@@ -182,19 +175,23 @@ def _episode_ids(episode: int | None, episodes: str | None, *, all_: bool) -> ra
 
 
 def places_of(dataset: Dataset, folder: Path, requested: range | None) -> list[int]:
-    """Return the places of the episodes with these ids, or of all; UsageError where there is none."""
+    """Return the places in the dataset of the episodes with these ids; of all episodes for None.
+
+    Raises:
+        UsageError: If the dataset has no such episode.
+    """
     ids = dataset.episodes["episode_id"].to_pylist()
     places = [at for at, episode_id in enumerate(ids) if requested is None or episode_id in requested]
     if not places:
-        hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
+        hint = f"choose from ids {min(ids)} to {max(ids)}" if ids else "choose a dataset with episodes"
         raise UsageError(f"{folder} has no such episode", code="episode-missing", hint=hint)
     return places
 
 
-def _not_as_stored(
+def _difference_error(
     folder: Path, different: Sequence[tuple[Replayed, Difference]], document: Record
 ) -> VerificationError:
-    """Return the error that names the first difference, and lists all of them."""
+    """Return the error for replayed episodes that differ: it states the first difference and lists all."""
     from rollout_cli.run.compare import advice  # noqa: PLC0415 - as above
 
     first, difference = different[0]
@@ -203,10 +200,9 @@ def _not_as_stored(
         subject = f"{len(different):,} of {document['replayed']:,} episodes differ; the first, {subject},"
     lines = [f"episode {_title(rerun)}: {changed}" for rerun, changed in different]
     return VerificationError(
-        f"{subject} is not as stored: {difference}",
+        f"{subject} differs when replayed: {difference}",
         code="data-not-repeated",
-        hint="; ".join(document["notices"])
-        or f"the episode depends on more than its seeds: {advice(difference)}",
+        hint="; ".join(document["notices"]) or advice(difference),
         details="\n".join(first_of(lines)),
         report=document,
     )
@@ -220,13 +216,13 @@ def _title(rerun: Replayed) -> str:
 
 def diff(
     folder: Folder,
-    other: Annotated[Path, folder_argument("OTHER", "Another one's.")],
+    other: Annotated[Path, folder_argument("OTHER", "Dataset to compare with.")],
     *,
     quiet: Annotated[bool, shown("--quiet", "-q", help="Print a difference only.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Compare the episodes of two datasets bit by bit; end with code 6 at the first difference."""
-    from rollout_cli.run.compare import diff as compare  # noqa: PLC0415 - it loads numpy and pyarrow
+    """Compare two datasets bit by bit; exit with 6 if they differ."""
+    from rollout_cli.run.compare import diff as compare  # noqa: PLC0415 - imports numpy and pyarrow
 
     first = rollout_cli.load(folder)
     first_place = compare(first, rollout_cli.load(other))

@@ -1,1 +1,1 @@
-"""The use case of a run, and its parts: resuming, its record, the check at its end, progress and signals."""
+"""Collecting, resuming, checking, replaying, rendering and merging: one module for each use case."""

@@ -1,6 +1,6 @@
-"""check(), the use case: whether a run will go well. Policy and environment run in worker processes alone.
+"""check(): try a run for a few seconds and report problems.
 
-These are the workers of a Trial, which `tune` has too.
+The policy and the environment run only in the worker processes of a `Trial`, as in `tune`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 20_000
 _EPISODES = 3
-"""So many steps are run first, as so many episodes at least."""
-_SHARE = 0.2  # Of a process's time, for these.
-# Of observations and actions; where no step was timed.
-_MOST_BYTES = 128 << 20
-_UNTIMED_STEPS = 2_000
+"""Maximum steps and minimum episodes of the first trial run."""
+_SHARE = 0.2  # Of a process's time limit, for the first trial run.
+_MOST_BYTES = 128 << 20  # Of observations and actions.
+_UNTIMED_STEPS = 2_000  # Steps to run if no step was timed.
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was found.
+    """The findings of `check` and the expected costs of the run.
 
     Attributes:
-        findings: By the name of the check; none where all is well.
-        costs: What a step and the run take, see `_costs`; empty where no episode ended.
-        seconds: What the check took.
-        strict: Whether a warning is a failure.
+        findings: Findings by the name of the check; an empty sequence if the check passed.
+        costs: Time and bytes of a step and of the run, see `_costs`; empty if no episode ended.
+        seconds: Wall time of the check.
+        strict: Whether warnings count as failures.
     """
 
     findings: Mapping[str, Sequence[Finding]]
@@ -61,7 +60,7 @@ class CheckReport:
         return any(finding.status in failures for entries in self.findings.values() for finding in entries)
 
     def document(self) -> Record:
-        """Return the report as JSON holds it: an entry for each finding, and for a check without any."""
+        """Return the report for JSON, with an entry for each finding and for each check that passed."""
         checks = [
             {"check": name, **asdict(finding), "change": as_flags(finding.change)}
             for name, entries in self.findings.items()
@@ -70,7 +69,7 @@ class CheckReport:
         return {"passed": not self.has_failed, "checks": checks, "costs": self.costs, "seconds": self.seconds}
 
     def rows(self) -> dict[str, str]:
-        """Return the `costs`, where there are any, as people read them."""
+        """Return the `costs` as strings with units; they must not be empty."""
         costs = self.costs
         return {
             "speed": f"{costs['steps_per_second']:,.0f} steps/s with one worker",
@@ -83,10 +82,10 @@ class CheckReport:
 def check(
     config: CollectConfig, *, seconds: float, strict: bool = False, progress: Progress | None = None
 ) -> CheckReport:
-    """Look at what a run would do, in a few processes that get so many seconds each.
+    """Try a run in a few processes, each limited to `seconds`, and return the report.
 
     Raises:
-        RolloutError: If policy or environment cannot be found. All else that is wrong with them is reported.
+        RolloutError: If the policy or the environment cannot be found. Other problems are in the report.
     """
     began = time.monotonic()
     trial = Trial.of(config, progress or Progress(), seconds)
@@ -94,7 +93,7 @@ def check(
     costs = dict[str, float]()
     n_steps = _UNTIMED_STEPS
     try:
-        if config.vectorization == "sync":  # There may be no single environment else.
+        if config.vectorization == "sync":  # A native vector environment may not have a single form.
             seen = trial.inspected(looks=True)
             findings |= seen["findings"]
             if seen["rate"]:
@@ -106,7 +105,7 @@ def check(
         except PolicyError as error:
             clipped = replace(trial, config=replace(trial.config, invalid_action="clip"))
             recorded = _recorded(clipped, max(_EPISODES, n_steps))
-            # So it was an action outside of its space, which hides nothing else.
+            # Clipping helped: an action was outside its space. The other checks continue.
             findings["actions"] = [Finding("fail", error.message, error.marked_hint, error.details)]
         costs = _costs(config, recorded)
         for name, look in ON_EPISODES.items():
@@ -115,8 +114,8 @@ def check(
         findings["running"] = [
             Finding(
                 "fail",
-                f"policy and environment were not ready, or ended no episode, within {seconds:g} s",
-                "find what blocks, or give more time: {seconds=…}",
+                f"policy and environment did not start and end an episode within {seconds:g} s",
+                "find what blocks, or allow more time: {seconds=…}",
             )
         ]
     except RolloutError as error:
@@ -125,8 +124,8 @@ def check(
 
 
 def _recorded(trial: Trial, n_steps: int) -> Recorded:
-    """Run the first episodes, of about so many steps, with one worker."""
-    # Native rows cannot be cut.
+    """Run the first episodes, of about `n_steps` steps in all, with one worker, and return them."""
+    # A native vector environment resets its rows by itself, so episodes cannot be truncated.
     limit = None if trial.config.vectorization == "native" else n_steps // _EPISODES
     with trial.running(limit=limit) as sampler:
         began = time.monotonic()
@@ -137,15 +136,15 @@ def _recorded(trial: Trial, n_steps: int) -> Recorded:
         if not chunks:
             raise InterruptedRunError("no episode ended", code="no-episode-ended")
         chunk = concatenate(chunks)
-        if chunk.n_episodes == stop:  # There are no more.
+        if chunk.n_episodes == stop:  # The recording has no more episodes.
             n_steps = chunk.n_steps
         summary = _written(sampler, chunk)
         return Recorded(trial, sampler.env_spec, sampler.report, limit, n_steps, chunk, summary, seconds)
 
 
 def _written(sampler: Sampler, chunk: Chunk) -> DatasetSummary:
-    """Write episodes to a dataset in a temporary folder, and return what it held."""
-    from rollout_cli.dataset.folder import OutputFolder  # noqa: PLC0415 - these load pyarrow
+    """Write episodes to a dataset in a temporary folder, and return its summary."""
+    from rollout_cli.dataset.folder import OutputFolder  # noqa: PLC0415 - these import pyarrow
     from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
 
@@ -159,7 +158,7 @@ def _written(sampler: Sampler, chunk: Chunk) -> DatasetSummary:
 
 
 def _costs(config: CollectConfig, recorded: Recorded) -> dict[str, float]:
-    """Return what a step and the run take, if each core is as fast as this one."""
+    """Return the expected time and bytes of a step and of the run, if all cores are equally fast."""
     chunk = recorded.chunk
     rate = recorded.chunk.n_steps / recorded.seconds
     pace = rate * min(config.workers, usable_cores())

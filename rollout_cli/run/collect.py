@@ -1,4 +1,4 @@
-"""collect(), the use case. Its steps: request, start, resume_or_begin, fill, check, close, warn."""
+"""collect(): run episodes and write a dataset. Its steps: request, start, open, fill, check, close, warn."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
     from rollout_cli.dataset.writer import DatasetWriter
 
-_MANY_WORKERS = 4  # More a core are worth a warning.
+_MANY_WORKERS = 4  # Per core; more cause a warning.
 
 
 @dataclass(frozen=True, slots=True)
 class CollectResult:
-    """What a run made."""
+    """The totals of a finished run."""
 
     path: Path  # The dataset's folder.
     status: Literal["complete"]
-    stopped_by: StoppedBy  # The option that ended it.
-    episodes: int  # Those in the dataset.
-    steps: int  # Theirs.
-    mean_return: float  # Of their sums of rewards.
-    mean_length: float
+    stopped_by: StoppedBy  # The option that ended the run.
+    episodes: int  # In the dataset, including earlier runs that were resumed.
+    steps: int  # Of these episodes.
+    mean_return: float  # Mean over episodes of the sum of rewards.
+    mean_length: float  # Mean steps per episode.
     seed: int  # The root seed.
-    n_workers: int  # How many ran.
+    n_workers: int  # Number of workers that ran.
     wall_time_s: float  # Seconds from the first check to the last commit.
-    # From when its workers were ready to its last episode; 0 where nothing was left to run.
+    # Seconds from when the workers were ready to the last episode; 0 if nothing was left to run.
     sampling_time_s: float
-    steps_per_second: float  # The steps of this run over that time.
-    # Whether episodes were the same when they were run again, as info.json has it.
+    steps_per_second: float  # The steps of this run per second of `sampling_time_s`.
+    # The verdict of the check that runs episodes again, as in info.json.
     reproducible: Record
-    acceptance: Record | None = None  # How many `keep` has kept, as info.json has it.
-    skipped: int = 0  # Episodes that `on_env_error` or `on_worker_death` left out.
+    acceptance: Record | None = None  # Counts of kept and rejected episodes; None without `keep`.
+    skipped: int = 0  # Episodes that `on_env_error` or `on_worker_death` skipped.
 
     def _repr_html_(self) -> str:
         return html_table("CollectResult", asdict(self))
@@ -69,19 +69,19 @@ class CollectResult:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A request that is carried out."""
+    """A run in progress."""
 
-    started_at: float  # By time.monotonic.
+    started_at: float  # time.monotonic()
     request: Request
     tally: Tally
     samplers: RunSamplers
     progress: Progress
     signals: StopSignals
-    stored_verdict: reproduce.Verdict | None  # What was found before it began.
+    stored_verdict: reproduce.Verdict | None  # Of the check of a stored episode.
 
     @property
     def observes_first(self) -> bool:
-        """Whether the columns depend on episodes before those of the plan, which nobody else has run."""
+        """Whether the schema depends on episodes that precede this plan and were not collected yet."""
         request = self.request
         return request.state.committed is None and (
             request.plan.first > 0 or request.config.shard is not None
@@ -89,23 +89,23 @@ class _Run:
 
     @property
     def is_ending(self) -> bool:
-        """Whether an error or a signal ends it early."""
+        """Whether an error or a signal ends the run early."""
         return self.tally.failure is not None or self.signals.received is not None
 
 
 def collect(config: CollectConfig, *, progress: Progress | bool | None = None) -> CollectResult:
-    """Run what `config` asks for and write it to a dataset.
+    """Collect the episodes that `config` requests, write them to a dataset, and return its totals.
 
-    With `config.resume` the dataset in the output folder is continued, and `data/` is in the end as one run
-    makes it.
+    With `config.resume` the run continues the dataset in the output folder; `data/` is then the same as after
+    one uninterrupted run.
 
     Args:
         config: What to run, and where to write it.
         progress: True shows a progress bar on stderr; a `Progress` of your own is called as the run goes on.
 
     Raises:
-        RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset,
-            whose status is `interrupted`; where there was none, no dataset is left.
+        RolloutError: If the run cannot start, fails or is interrupted. The dataset then has the status
+            `interrupted` and the finished episodes, in order; without a finished episode there is no dataset.
     """
     with showing(progress) as shown:
         return _collect(config, shown)
@@ -120,7 +120,7 @@ def _collect(config: CollectConfig, progress: Progress) -> CollectResult:
         state = request.state
         tally = Tally(request.state.skipped)
         if state.info is not None and state.is_complete:
-            progress.notice(f"{config.output} is complete: there is nothing to do")
+            progress.notice(f"{config.output} is complete: nothing to do")
             if config.require_reproducible:
                 reproduce.require(reproduce.recorded(state.source))
             return _result(
@@ -137,7 +137,7 @@ def _collect(config: CollectConfig, progress: Progress) -> CollectResult:
         samplers = RunSamplers(request, progress)
         stored = reproduce.check_stored(state, samplers.rebuild, request.sources, progress)
         run = _Run(started_at, request, tally, samplers, progress, signals, stored)
-        with _start(run) as sampler, _resume_or_begin(run, sampler, lock) as writer:
+        with _start(run) as sampler, _open_writer(run, sampler, lock) as writer:
             _fill(run, sampler, writer)
             verdict = _check(run, sampler)
             summary = _close(run, sampler, writer, verdict)
@@ -159,10 +159,10 @@ def _collect(config: CollectConfig, progress: Progress) -> CollectResult:
 
 @contextmanager
 def _locked(config: CollectConfig, progress: Progress) -> Iterator[FolderLock | None]:
-    """Check what can be checked before sources are read, and lock the folder; None if there is none yet."""
+    """Check the output folder and pinned files, and yield the folder's lock; None if it does not exist yet."""
     cores = usable_cores()
     if config.workers > _MANY_WORKERS * cores and config.command == "collect" and config.sampler != "ray":
-        progress.warn(f"{config.workers:,} workers share {cores:,} usable cores: fewer would be faster")
+        progress.warn(f"{config.workers:,} workers share {cores:,} usable cores: use fewer workers")
     if warning := check_free_space(config.output):
         progress.warn(warning)
     if not config.resume:
@@ -178,7 +178,7 @@ def _locked(config: CollectConfig, progress: Progress) -> Iterator[FolderLock | 
 
 @contextmanager
 def _start(run: _Run) -> Iterator[Sampler]:
-    """Start the workers; the first signal ends the sampling politely from here on."""
+    """Start the workers and yield their sampler; from now on, the first signal lets running episodes finish."""
     config = run.request.config
     progress = run.progress
     signals = run.signals
@@ -200,15 +200,15 @@ def _start(run: _Run) -> Iterator[Sampler]:
         sampler.start_worker(None if run.observes_first else run.request.state.plan)
         signals.stop = run.samplers.stop
         yield sampler
-        # Closing an environment in this process may take for ever: only a signal ends that.
+        # Closing an environment in this process may block forever, and only a signal can end it.
         signals.stop = end_closing
         signals.is_over = config.sampler != "local"
     signals.is_over = True
 
 
-def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> DatasetWriter:
-    """Wait for the workers, check that they fit the dataset, and open it."""
-    # These load pyarrow and ask git, while the workers build.
+def _open_writer(run: _Run, sampler: Sampler, lock: FolderLock | None) -> DatasetWriter:
+    """Wait for the workers, compare them with the dataset to resume, and return a writer for it."""
+    # These imports (pyarrow) and `surroundings` (git) run while the workers build.
     from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415
     from rollout_cli.dataset.segments import SizeLimits, write_segment  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
@@ -233,7 +233,7 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     verdict = beforehand or reproduce.Verdict("unknown", "the run had not ended when this was written")
     folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=state.keep_until, lock=lock)
     source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(verdict)}
-    source |= provenance.skipped_facts(state.skipped)  # A kill must not lose what earlier runs recorded.
+    source |= provenance.skipped_facts(state.skipped)  # So that a kill keeps the record of earlier runs.
     settings = DatasetSettings(
         spec,
         [source],
@@ -252,18 +252,18 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
             write_segment,
             needs_folder=not isinstance(config.output, RemotePath),
         ),
-        # A step may never return: without this, a full disk would not end the run.
+        # A step may block forever: without this, an error of the disk would not end the run.
         on_failure=sampler.request_stop,
         facts=lambda: provenance.skipped_facts(run.tally.skipped | sampler.skipped),
     )
 
 
 def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
-    """Write all episodes that are left; keep an error that ends the sampling beside what was written."""
+    """Collect and write the remaining episodes; store an error that ends the sampling in the tally."""
     began_at = time.monotonic()
     tally = run.tally
     report = sampler.report
-    # The workers have run episodes since they were built; the clock of another machine may be wrong.
+    # Workers run episodes as soon as they are built; the clock of another machine may be wrong.
     ahead = min(max(0.0, time.time() - sampler.built_at), began_at - run.started_at)
     config = run.request.config
     state = run.request.state
@@ -307,11 +307,11 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
 
 
 def _observe_first(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
-    """Let the first episodes of all decide the columns, wherever the dataset begins."""
-    from rollout_cli.dataset.inference import INFERENCE_STEPS  # noqa: PLC0415 - it loads pyarrow
+    """Run the first episodes of the complete run, from which the writer infers the schema."""
+    from rollout_cli.dataset.inference import INFERENCE_STEPS  # noqa: PLC0415 - imports pyarrow
 
     for chunk in run.tally.until_failure(sampler.stream(MinTimesteps(INFERENCE_STEPS))):
-        # A shard looks at none that the whole run does not have.
+        # A shard must not use episodes past the end of the complete run.
         is_shard = run.request.config.shard is not None
         stop = np.searchsorted(chunk.numbers, run.request.whole_stop) if is_shard else chunk.n_episodes
         if stop:
@@ -319,14 +319,14 @@ def _observe_first(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
 
 
 def _limit(config: CollectConfig, sampler: Sampler, began_at: float) -> None:
-    """Let the sampler's next stream end when the time is over; each stream takes a request of its own."""
+    """Stop the sampler's next stream when the time limit is reached; each stream needs its own request."""
     if config.max_time is not None:
         left = began_at + config.max_time - time.monotonic()
         sampler.request_stop(grace=config.grace, after=max(0.0, left))
 
 
 def _reached(config: CollectConfig, totals: Record) -> StoppedBy:
-    """Return which amount has ended a run of so many episodes and steps, those of earlier runs too."""
+    """Return the option that ended a run with these totals, which include earlier runs."""
     if config.timesteps is not None and totals["steps"] >= config.timesteps:
         return "timesteps"
     if config.keep is not None and (config.episodes is None or totals["episodes"] < config.episodes.stop):
@@ -335,18 +335,18 @@ def _reached(config: CollectConfig, totals: Record) -> StoppedBy:
 
 
 def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> RolloutError | None:
-    """Return an error where a run that nothing has interrupted has no dataset to end with."""
+    """Return the error of a run that ended as requested, but has no episodes for a dataset; else None."""
     config = run.request.config
     tally = run.tally
     stored = run.request.state.keep_until
     is_cut = tally.stopped_by == "max_time"
     if is_cut and (count := sampler.dropped_episodes):
         run.progress.notice(
-            f"--max-time: {count:,} episodes had ended before a lower-numbered one and were dropped"
+            f"--max-time: dropped {count:,} finished episodes, because a lower-numbered one was unfinished"
         )
     if is_cut and stored and sampler.next_number < stored[0]:
         return UsageError(
-            "--max-time was over before the episodes that the dataset has were collected again",
+            "--max-time ended the run before the episodes of the dataset were collected again",
             code="time-limit",
             hint="allow more time with {max_time=…}",
         )
@@ -355,33 +355,33 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
     if config.keep is not None and tally.acceptance and (n_run := tally.acceptance["run"]):
         option = "--max-time" if is_cut else "--keep-cap"
         return UsageError(
-            f"none of {n_run:,} episodes was kept by --keep {config.keep!r}, and {option} allows no more",
+            f"--keep {config.keep!r} rejected all {n_run:,} episodes that {option} allows",
             code="no-episode-kept",
-            hint="collect some episodes without {keep}, and look at them: rollout info",
+            hint="collect some episodes without {keep}, and look at their values with `rollout stats`",
         )
     if not tally.skipped:
         return UsageError(
-            "--max-time was over before the first episode had ended",
+            "--max-time ended the run before the first episode ended",
             code="time-limit",
             hint="allow more time with {max_time=…}",
         )
     number = min(tally.skipped)
     count = len(tally.skipped)
     return UserCodeError(
-        f"all episodes were skipped, {count:,} of them; episode {number}: {tally.skipped[number]}",
+        f"all {count:,} episodes were skipped; episode {number}: {tally.skipped[number]}",
         code="all-episodes-skipped",
-        hint="without an option that skips them, the first error ends the run and is shown in full",
+        hint="do not skip failed episodes: the first error then ends the run and is shown in full",
     )
 
 
 def _check(run: _Run, sampler: Sampler) -> reproduce.Verdict:
-    """Run early episodes again, unless the verdict is known or the run was ended early."""
+    """Return the verdict on reproducibility: run early episodes again, unless it is known or the run ended early."""
     tally = run.tally
     state = run.request.state
     verdict = reproduce.verdict_of_changes(state.changes) or run.stored_verdict
     stored = reproduce.recorded(state.source)
     if verdict is None and not tally.steps and stored.status != "unknown":
-        verdict = stored  # It is about the same episodes.
+        verdict = stored  # No episode was added since.
     if verdict is None and run.is_ending:
         ended = reproduce.Verdict("unknown", "the run was ended early")
         verdict = reproduce.known_beforehand(sampler.report) or ended
@@ -389,7 +389,7 @@ def _check(run: _Run, sampler: Sampler) -> reproduce.Verdict:
         sampler,
         tally.early,
         run.samplers.rebuild_at_end,
-        # Those rejected took their time, too.
+        # Include the steps of rejected episodes, which took time too.
         steps=int(tally.steps / ((tally.acceptance or {}).get("rate") or 1.0)),
         seconds=tally.seconds,
         required=run.request.config.require_reproducible,
@@ -397,41 +397,41 @@ def _check(run: _Run, sampler: Sampler) -> reproduce.Verdict:
 
 
 def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduce.Verdict) -> DatasetSummary:
-    """Commit all episodes.
+    """Commit all episodes and return the summary of the dataset.
 
     Raises:
-        RolloutError: The error that ended the sampling, or that of the signal; it says what is kept.
+        RolloutError: If an error or a signal ended the run; the hint or message says which episodes are kept.
     """
     facts: dict[str, Any] = {"reproducible": asdict(verdict)}
     if run.tally.acceptance is not None:
         facts["acceptance"] = run.tally.acceptance
     if not run.is_ending:
         return writer.close(status="complete", stopped_by=run.tally.stopped_by, **facts)
-    kept = f"no episode was {'finished' if run.tally.acceptance is None else 'kept'}, so no dataset was left"
+    kept = f"no dataset was written: no episode was {'finished' if run.tally.acceptance is None else 'kept'}"
     if writer.has_episodes:
         summary = writer.close(status="interrupted", **facts)
         kept = (
-            f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}, "
-            "and {resume=True} continues there"
+            f"continue with {{resume=True}}: {summary.path} has "
+            f"{summary.episodes:,} finished episodes ({summary.steps:,} steps)"
         )
     else:
         writer.abort()
     if (failure := run.tally.failure) is not None:
         raise failure.with_hint("; ".join(filter(None, [failure.marked_hint, kept])))
     count = sampler.dropped_episodes
-    dropped = f"; {count:,} more had ended before a lower-numbered one and were dropped" if count else ""
+    dropped = f"; dropped {count:,} more, because a lower-numbered one was unfinished" if count else ""
     raise run.signals.error(f"the run was ended by {run.signals.name}: {as_flags(kept)}{dropped}")
 
 
 def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> None:
-    """Warn of what may spoil the data."""
+    """Warn about problems of the data: skipped episodes, bad values, unused patterns, no reproducibility."""
     config = run.request.config
     progress = run.progress
     tally = run.tally
     if tally.stopped_by == "keep_cap" and tally.acceptance is not None:
-        progress.warn(f"--keep-cap has ended the run: kept {acceptance_text(tally.acceptance)}")
+        progress.warn(f"--keep-cap ended the run: kept {acceptance_text(tally.acceptance)}")
     for key in unmatched_patterns(config.drop_info, summary.dropped_infos):
-        progress.notice(f"--drop-info {key}: there was no info of that name")
+        progress.notice(f"--drop-info {key} matches no info")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
     if skipped := skipped_text(len(tally.skipped), summary.episodes):
@@ -440,7 +440,7 @@ def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> Non
         reproduce.require(verdict)
     if verdict.status == "no":
         hint = f"; {as_flags(advice(verdict.difference))}" if verdict.difference is not None else ""
-        progress.warn(f"these episodes are not reproducible: {verdict.reason}{hint}")
+        progress.warn(f"not reproducible: {verdict.reason}{hint}")
 
 
 def _result(

@@ -1,4 +1,4 @@
-"""Comparing two runs of one episode, or two datasets, bit by bit; and the difference in words."""
+"""Bit-by-bit comparison of two runs of an episode, or of two datasets."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 _LONGEST_TEXT = 80
 _INFOS = ("episode_info.", "agent_info.", "env_info.")
 _HINT = (
-    "it keeps state from one episode to the next, or draws from a generator that nobody seeds, "
-    "or that several environments of a worker share "
-    "(an info that holds the time can be left out: {drop_info=KEY})"
+    "find what keeps state across episodes, uses an unseeded generator, or shares a generator between "
+    "environments of a worker (drop infos that hold the time: {drop_info=KEY})"
 )
 
 
@@ -33,8 +32,8 @@ class Difference:
 
     field: str  # Such as `observation.camera` or `env_info.episode.t`.
     step: int  # One past the last step for the last observation.
-    values: list[Any]  # The first run's and the second one's, as JSON holds them; None where there is none.
-    infos: tuple[str, ...] = ()  # The infos that differ, where nothing else does.
+    values: list[Any]  # The values of the first and of the second run, for JSON; None if missing.
+    infos: tuple[str, ...] = ()  # The infos that differ, if only infos differ.
 
     @property
     def place(self) -> str:
@@ -46,22 +45,23 @@ class Difference:
 
 
 def advice(difference: Difference) -> str:
-    """Return the hint for an episode that differs so."""
+    """Return the hint for an episode with this difference."""
     options = " ".join(f"{{drop_info={json.dumps(glob.escape(name))}}}" for name in difference.infos)
-    return f"only infos differ, which can be left out: {options}" if options else _HINT
+    return f"drop the infos, since nothing else differs: {options}" if options else _HINT
 
 
 _Column = tuple[int, Array]
-"""The step that the first row belongs to, and the values of one field, rows (n, …)."""
+"""The step of the first row, and the values of a field, an array (n_rows, …)."""
 
 
 def first_difference(
     first: EpisodeBatch, again: EpisodeBatch, *, only: Collection[str] = ()
 ) -> Difference | None:
-    """Return where two runs of one episode first differ, in the step and in the order of cause and effect.
+    """Return the first difference between two runs of an episode; None if they are identical.
 
-    Whatever is recorded is compared, except which worker ran it and how long that took; or `only` these
-    fields, such as `observation` or `observation.camera`.
+    Steps are compared in order, and the fields of a step in the order of cause and effect. All recorded
+    fields are compared except the worker and the wall time, or `only` the given fields, such as `observation`
+    or `observation.camera`.
     """
     columns, others = (
         {
@@ -74,8 +74,8 @@ def first_difference(
     differences = []
     for name in dict.fromkeys([*columns, *others]):
         start, values = columns.get(name) or others[name]
-        lacking = start, np.full(len(values), None, object)
-        difference = _difference(name, columns.get(name, lacking), others.get(name, lacking))
+        missing = start, np.full(len(values), None, object)
+        difference = _difference(name, columns.get(name, missing), others.get(name, missing))
         if difference is not None:
             differences.append(difference)
     names = tuple(difference.field for difference in differences)
@@ -104,12 +104,12 @@ def _columns(batch: EpisodeBatch) -> dict[str, _Column]:
     columns: dict[str, _Column] = {}
     for field, tree, start in fields:
         for name, column in _leaves(field, tree, start):
-            columns[free_name(name, columns)] = column  # Keys with dots make two leaves of one name.
+            columns[free_name(name, columns)] = column  # Keys with dots can give two leaves the same name.
     return columns
 
 
 def _leaves(name: str, tree: Any, start: int) -> Iterator[tuple[str, _Column]]:
-    """Yield the leaves of a field, whose first row belongs to step `start`."""
+    """Yield the leaves of a field with their names; its first row belongs to step `start`."""
     if isinstance(tree, Mapping | tuple):
         for key, branch in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
             yield from _leaves(f"{name}.{key}", branch, start)
@@ -118,16 +118,16 @@ def _leaves(name: str, tree: Any, start: int) -> Iterator[tuple[str, _Column]]:
 
 
 def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
-    """Return where two columns first differ in the rows of both; a missing row shows in the lengths."""
+    """Return the first difference of two columns in their common rows; `length` shows missing rows."""
     (start, left) = first
     (again_start, right) = again
     if start != again_start and name != "length":
-        return None  # The ends of runs of different lengths are no pair.
+        return None  # The last observations of runs of different lengths are not comparable.
     row = _first_row(left, right)
     if row is None:
         return None
     pair = _value(left, row), _value(right, row)
-    # Lists of JSON may be ragged, which only arrays of objects can be.
+    # JSON lists may be ragged, so they need object arrays.
     before, now = (
         np.asarray(value, None if isinstance(value, np.ndarray | np.generic) else object) for value in pair
     )
@@ -139,7 +139,7 @@ def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
 
 
 def _first_row(left: Array, right: Array) -> int | None:
-    """Return the first row of both that differs in type or bits; None where none does."""
+    """Return the first common row that differs in type or bits; None if none does."""
     n_rows = min(len(left), len(right))
     if not any(np.ma.isMaskedArray(values) or values.dtype == object for values in (left, right)):
         alike = (left.dtype, left.shape[1:]) == (right.dtype, right.shape[1:])
@@ -149,19 +149,19 @@ def _first_row(left: Array, right: Array) -> int | None:
 
 
 def _value(values: Array, row: int) -> Any:
-    """Return the value of a row; None where it is masked."""
+    """Return the value of a row; None if it is masked."""
     return None if np.ma.getmaskarray(values[row : row + 1]).any() else np.ma.getdata(values)[row]
 
 
 def _bits(value: Any) -> tuple[Any, ...]:
-    """Return what two values have in common if they are the same."""
+    """Return a key that is equal for two values of the same type and bits."""
     if not isinstance(value, np.ndarray | np.generic):
-        return type(value), repr(value)  # Equal are [1], [True] and [1.0], and 0.0 and -0.0.
+        return type(value), repr(value)  # In Python [1] == [True] == [1.0], and 0.0 == -0.0.
     return value.dtype, value.shape, value.tolist() if value.dtype == object else value.tobytes()
 
 
 def _shown(value: Any) -> Any:
-    """Return a value as JSON holds it: numbers as they are, others as short texts."""
+    """Return a value for JSON: finite numbers, bools and None unchanged, others as short strings."""
     value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
@@ -170,16 +170,17 @@ def _shown(value: Any) -> Any:
 
 
 def diff(first: Dataset, second: Dataset) -> tuple[int | None, Difference] | None:
-    """Return where two datasets differ, episode by episode in their orders; None where they are the same.
+    """Compare two datasets episode by episode, and return the first difference; None if they are identical.
 
-    First comes the place of the episode in both; None where they differ as a whole.
+    Spaces, numbers, seeds and all recorded values are compared, with their types. The worker and the wall
+    time of an episode, the division into files, and other facts of info.json are not.
 
-    Spaces, numbers, seeds and all recorded values are compared, with their types; not which worker ran an
-    episode and how long that took, how a dataset is cut into files, or what else info.json records.
+    Returns:
+        The index of the episode (None if spaces or the number of episodes differ) and the difference.
 
     Raises:
-        DatasetFormatError: If the files of one are damaged.
-        StorageError: If they cannot be read.
+        DatasetFormatError: If files are damaged.
+        StorageError: If files cannot be read.
     """
     texts = [str(dataset.info["spaces"]) for dataset in (first, second)]
     if texts[0] != texts[1]:

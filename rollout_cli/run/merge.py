@@ -1,6 +1,6 @@
-"""Merging: the parts of one run, each a dataset, become the dataset of the whole run; others are joined.
+"""Merging: combine the shards of one run into its complete dataset, or join datasets of different runs.
 
-Parts are the shards of a run, or runs of one seed over ranges of episodes that follow one another.
+Shards are parts that `--shard` made, or runs of one seed over consecutive ranges of episodes.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from rollout_cli.run.provenance import recorded_values
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 from rollout_cli.sources.pins import FileRecord
 
-_OF_ALL = {*DECISIVE} - {"shard"}
-"""Options that the parts of a run share."""
+_SHARED_OPTIONS = {*DECISIVE} - {"shard"}
+"""Options that are the same in all shards of a run."""
 
 
 class _Shard(NamedTuple):
-    """A part of a run, the configuration that made it, and its record."""
+    """A shard's dataset, its configuration and its record."""
 
     dataset: Dataset
     config: CollectConfig
@@ -57,20 +57,23 @@ class _Shard(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its number, and into how many parts the run was divided; of a range its first number, and 0."""
+        """The shard's number and the number of shards; for a range, its first episode number and 0."""
         shard = self.config.shard
         return (self.config.run_numbers.start, 0) if shard is None else (shard.number, shard.parts)
 
     @property
     def changes(self) -> list[Record]:
-        """Its accepted changes, as the record of the whole run has them."""
+        """The shard's accepted changes, with the partitions of the complete run."""
         return [
             {**change, "from_numbers": self.in_whole(change["from_numbers"])}
             for change in self.source["changes"]
         ]
 
     def in_whole(self, from_numbers: Sequence[int | None]) -> list[int | None]:
-        """Return where a change begins in each partition of the whole run; in those of others, at its end."""
+        """Return the first changed number in each partition of the complete run.
+
+        Partitions of other shards have one past the last number of the run.
+        """
         if (per_worker := self.config.episodes_per_worker) is None:
             return list(from_numbers)
         of_shard = dict(zip(self.config.shard_numbers, from_numbers, strict=True))
@@ -86,19 +89,26 @@ def merge(
     verify: bool = True,
     **writing: Unpack[Writing],
 ) -> Edited:
-    """Write the dataset of the run whose parts these are, in any order; `data/` is as one run makes it.
+    """Merge the shards of a run, given in any order, so that `data/` is the same as that of a single run.
 
-    Datasets of different runs become one that has all their episodes, each with its source. With
-    `accept_changes` the policy or environment of one part may be others than those of the first; that is
-    recorded. With `verify` each part is checked first, as `rollout verify` does.
+    Datasets of different runs are joined to one dataset, in which each episode keeps its source.
+
+    Args:
+        parts: Folders of the datasets.
+        output: Folder of the new dataset.
+        accept_changes: Whether the policy or environment may differ between shards; changes are recorded.
+        verify: Whether each part is verified first, as by `rollout verify`.
+        writing: Options that all edits share.
 
     Raises:
-        UsageError: If a shard is missing, has not ended, or belongs to another run, if an episode is there
-            twice, or if spaces differ.
+        UsageError: If a shard is missing, incomplete or of another run, if an episode is present twice, or if
+            spaces differ.
         DatasetFormatError: If a dataset is damaged.
     """
     if output.resolve() in [path.resolve() for path in parts]:
-        raise UsageError(f"{output} is read itself", code="output-is-input", hint="merge into another folder")
+        raise UsageError(
+            f"{output} is also an input", code="output-is-input", hint="merge into another folder"
+        )
     datasets = [load(path, verify=verify) for path in parts]
     if not (_are_shards(datasets) or _are_ranges(datasets)):
         return join_datasets(datasets, output, verify=False, **writing)
@@ -126,7 +136,7 @@ def merge(
 
 
 def _are_shards(datasets: Sequence[Dataset]) -> bool:
-    """Return whether all record that they are shards of a run."""
+    """Return whether every dataset records that it is a shard of a run."""
     return all(
         not dataset.info["derived"] and dataset.info["sources"][0].get("collector", {}).get("shard")
         for dataset in datasets
@@ -134,10 +144,10 @@ def _are_shards(datasets: Sequence[Dataset]) -> bool:
 
 
 def _are_ranges(datasets: Sequence[Dataset]) -> bool:
-    """Return whether these are whole runs of one seed over ranges of episodes that follow one another.
+    """Return whether the datasets are complete runs of one seed over consecutive ranges of episodes.
 
-    Their columns must be decided, and the same: then they are those of a run over all of the episodes. No
-    other option may have ended one.
+    Their columns must be decided and equal, as in one run over all the episodes, and no option but
+    `--episodes` may have ended a run.
     """
     ranges = list[tuple[int, int]]()
     first = datasets[0].info
@@ -157,7 +167,7 @@ def _are_ranges(datasets: Sequence[Dataset]) -> bool:
 
 
 def _are_of_other_runs(first: RunFacts, other: RunFacts) -> bool:
-    return bool(of_effect(compare_runs(first, other, _OF_ALL), Effect.REFUSED))
+    return bool(of_effect(compare_runs(first, other, _SHARED_OPTIONS), Effect.REFUSED))
 
 
 def _shard(dataset: Dataset) -> _Shard:
@@ -167,13 +177,13 @@ def _shard(dataset: Dataset) -> _Shard:
     resume = f"`rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
     if dataset.info["status"] != "complete":
         raise UsageError(
-            f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}",
+            f"{path}, shard {config.shard}, has the status {dataset.info['status']!r}, expected 'complete'",
             code="shard-incomplete",
             hint=f"finish it: {resume}",
         )
     if len(dataset) != (stated := dataset.info["episodes"]):
         raise DatasetFormatError(
-            f"{path} has {len(dataset):,} episodes, but its info.json states {stated:,}",
+            f"{path} has {len(dataset):,} episodes, expected the number in info.json, {stated:,}",
             code="episode-count",
             hint=f"copy it again, or collect the rest: {resume}",
         )
@@ -183,12 +193,12 @@ def _shard(dataset: Dataset) -> _Shard:
 def _joined_source(
     shards: Sequence[_Shard], changes: Sequence[Record], config: CollectConfig
 ) -> dict[str, Any]:
-    """Return the record of the whole run."""
+    """Return the record of the complete run."""
     first = shards[0].source
     sources = [shard.source for shard in shards]
     whole = {"shard": None} | ({"episodes": plain_value(config.episodes)} if config.episodes else {})
     joined = {**first, "collector": {**first["collector"], **whole}, "changes": changes}
-    # As in a run that was resumed, the hashes, and whose they are, are those after all changes.
+    # As in a resumed run, the record has the hashes after all changes.
     joined |= {name: sources[-1][name] for name in ("policy", "env", "env_source", "worker")}
     joined["reproducible"] = _verdict(sources, verdict_of_changes(changes))
     if skipped := [source["skipped"] for source in sources if "skipped" in source]:
@@ -200,23 +210,27 @@ def _joined_source(
 def _changes(
     shards: Sequence[_Shard], progress: Progress, *, accept_changes: bool
 ) -> tuple[list[Record], Sequence[FileRecord]]:
-    """Return the accepted changes and the files; `UsageError` unless these are all the shards of one run."""
+    """Return the accepted changes and the files of the complete run.
+
+    Raises:
+        UsageError: If a shard is missing, given twice or of another run, or changes are not accepted.
+    """
     first, *others = shards
     for shard in others:
         if shard.place[1] != first.place[1]:
             raise UsageError(
-                f"{first.path} is shard {first.config.shard}, "
-                f"and {shard.path} is shard {shard.config.shard} of another division",
+                f"{shard.path} is shard {shard.config.shard}, "
+                f"expected as many shards as {first.path}, which is shard {first.config.shard}",
                 code="shards-of-other-division",
-                hint="give the shards i/n of one n",
+                hint="merge shards i/n with the same n",
             )
     present = [shard.place[0] for shard in shards]
     count = first.place[1]
     missing = sorted(set(range(1, count + 1)) - set(present))
     if count and (missing or len(present) != count):
         what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
-        raise UsageError(what, code="shard-missing", hint="give each shard of the run once")
-    options = {*_OF_ALL, "episodes"} if count else _OF_ALL
+        raise UsageError(what, code="shard-missing", hint="pass each shard of the run once")
+    options = {*_SHARED_OPTIONS, "episodes"} if count else _SHARED_OPTIONS
     changes = first.changes
     before = first
     for shard in others:
@@ -226,7 +240,7 @@ def _changes(
             raise UsageError(
                 f"{shard.path} has another policy or environment than {first.path}: {joined_messages(changed)}",
                 code="shards-of-other-files",
-                hint="collect it again as the others were; {accept_changes=True} merges both",
+                hint="collect it again with the same policy and environment, or pass {accept_changes=True}",
             )
         changes += shard.changes
         if changed:
@@ -237,14 +251,14 @@ def _changes(
                     "before": {name: before.source[name] for name in ("files", "versions")},
                 }
             )
-        # What an episode reads, the first shard may not have read; after a change, the next one may go back.
+        # A later shard may read more files than the first, and may use the files from before a change again.
         files = joined_files(before.source["files"], shard.source["files"], changed)
         before = before._replace(source={**(shard if changed else before).source, "files": files})
     return changes, before.source["files"]
 
 
 def _refuse_other_runs(first: _Shard, shard: _Shard, options: Collection[str]) -> None:
-    """Refuse shards that one run cannot have made."""
+    """Raise `UsageError` if two shards cannot be of one run."""
     found = [
         *of_effect(compare_runs(first.source, shard.source, options), Effect.REFUSED),
         *compare_spaces(first.dataset.info, shard.dataset.info),
@@ -254,20 +268,19 @@ def _refuse_other_runs(first: _Shard, shard: _Shard, options: Collection[str]) -
         raise UsageError(
             f"{shard.path} and {first.path} are shards of different runs: {names} differ",
             code="shards-of-other-runs",
-            hint="collect it again as the others were",
+            hint="collect it again with the options of the other shards",
         )
 
 
 def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[Change]:
-    """Return the changes of code or weights between two shards; warn of the others."""
+    """Return the changes of code or weights between two shards; warn about other changes."""
     found = compare_runs(first.source, other.source, ())
     changed = of_effect(found, Effect.ACCEPTABLE)
     versions = of_effect(found, Effect.WARNING)
     for notice in of_effect(found, Effect.NOTICE):
         progress.notice(f"{other.path}: {notice}")
     if first.source["run"] != other.source["run"] and not changed:
-        # Runs that are known or suspected to differ from themselves say nothing, nor do other machines or
-        # packages, which may round otherwise.
+        # A run that is not reproducible proves no change; other machines and packages may round differently.
         verdicts = {shard.source["reproducible"]["status"] for shard in (first, other)}
         if verdicts == {"yes"} and first.source["versions"] == other.source["versions"]:
             return [Change(Rule.EPISODE, "their first episode differs")]
@@ -277,15 +290,15 @@ def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[Change]:
         )
     if versions:
         progress.warn(
-            f"{other.path} was collected with other versions than {first.path}: {joined_messages(versions)}"
+            f"{other.path} and {first.path} were collected with different versions: {joined_messages(versions)}"
         )
     return changed
 
 
 def _chunks(datasets: Sequence[Dataset], per_worker: int | None) -> Iterator[Rewritten]:
-    """Yield the episodes of all shards."""
+    """Yield the episodes of all shards, with their partitions."""
     for dataset in datasets:
-        for block in dataset.rows.blocks():  # Each is of one file, and so of one partition.
+        for block in dataset.rows.blocks():  # A block belongs to one file, and a file to one partition.
             chunk = block.chunk()
             worker = 0
             if per_worker:
@@ -295,7 +308,7 @@ def _chunks(datasets: Sequence[Dataset], per_worker: int | None) -> Iterator[Rew
 
 
 def _verdict(sources: Sequence[RunRecord], whole: Verdict | None) -> Record:
-    """Return the weakest verdict, `no`, else `unknown`, else `yes`, unless there is one on the whole."""
+    """Return the verdict on the complete run if it is known, else the weakest of the shards' verdicts."""
     if whole is not None:
         return asdict(whole)
     order = ("no", "unknown", "yes")

@@ -1,6 +1,6 @@
 """Provenance: what info.json records of the run that made a dataset, and the run that it asks for.
 
-The record is plain JSON (`episodes/plain.py`); texts under the names of secrets become `***`.
+The record is plain JSON (`episodes/plain.py`); strings under the names of secrets become `***`.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from rollout_cli.sources.loading import Source
 from rollout_cli.workers.values import WorkerReport
 
 SEEDING = 3
-"""Counts the changes of how seeds follow from the root seed: episodes of another one cannot be run again."""
+"""Version of the seed derivation: episodes with another version cannot be run again."""
 
 _HAS_CUT = re.compile(rf'{HIDDEN_NAME}[^"]*": "\*\*\*"|=\s*["\'\\]*\*\*\*|://\*\*\*@')
-"""A secret that was cut, in JSON: a member of an object, an argument in a string, or the user of a URL."""
+"""Matches a cut secret in JSON: a member of an object, an argument in a string, or the user of a URL."""
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
-"""Loaded in each run, here or in its workers."""
+"""Packages that every run imports, in the parent or in its workers."""
 _GIT_SECONDS = 5
 SKIPPED_NOTE = (
-    "these episodes are missing in the data: where the course of an episode decides whether it fails, "
-    "the remaining ones are a biased sample"
+    "the data lack these episodes, and are a biased sample if the actions of an episode decide "
+    "whether it fails"
 )
 
 
 def surroundings() -> Record:
-    """Return what a run records of the place where it runs; it takes a while, and needs nothing of the run.
+    """Return the `versions` and `git` facts of the machine and working folder; this takes a while.
 
-    `versions` are those of Python, the platform, this package, and the packages that each run uses; `git` is
-    the commit of the working folder, and whether it is dirty, None outside of a repository.
+    `versions` has Python, the platform, this package and the packages that every run uses. `git` has the
+    commit of the working folder and whether it is dirty, or is None outside a repository.
     """
     versions = {
         "python": platform.python_version(),
@@ -56,37 +56,36 @@ def surroundings() -> Record:
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
-    _distributions()  # `run_record` asks for them.
+    _distributions()  # Fill the cache for `run_record`.
     return {"versions": versions, "git": git}
 
 
-# They read the files of distributions: once a process is enough.
+# Cached, because they read files of all installed distributions.
 _distributions = cache(importlib.metadata.packages_distributions)
 _version = cache(importlib.metadata.version)
 
 
-def _git(*words: str) -> str | None:
+def _git(*arguments: str) -> str | None:
     try:
-        ran = subprocess.run(  # noqa: S603 - our words
-            ["git", *words],  # noqa: S607
+        ran = subprocess.run(  # noqa: S603 - fixed arguments
+            ["git", *arguments],  # noqa: S607
             capture_output=True,
             timeout=_GIT_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None  # There is no git, for example.
+        return None  # For example, git is not installed.
     return ran.stdout.decode(errors="replace").strip() if ran.returncode == 0 else None
 
 
 def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> RunFacts:
-    """Return the part of the record that is known before any worker runs, as plain JSON, secrets cut."""
+    """Return the part of the record that is known before any worker runs, as plain JSON without secrets."""
     source = env.describe()
     worker = config.worker_class
     recorded = [option.name for option in options_of(config.command) if option.is_recorded]
     record = storable(
         {
-            # This part goes into every data file too, so it holds nothing that depends on where the run took
-            # place.
+            # Every data file has this part too, so it must not depend on the machine or the folder.
             "env": {"kwargs": source["kwargs"], "sha256": source["sha256"]},
             "env_source": {name: source[name] for name in ("spec", "path", "wrappers")},
             "policy": {"spec": config.policy, **policy.describe()},
@@ -99,7 +98,7 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
 
 
 def run_record(sources: RunFacts, report: WorkerReport, surrounding: Record) -> RunFacts:
-    """Return the whole record of a run: `sources_record`, what its workers reported, and where it runs."""
+    """Return the record of a run, made of `sources_record`, its workers' report and `surroundings`."""
     names = {name for module in report.modules for name in _distributions().get(module, ())}
     loaded = {re.sub(r"[-_.]+", "-", name).lower(): _version(name) for name in names}
     record: Values = {
@@ -114,24 +113,24 @@ def run_record(sources: RunFacts, report: WorkerReport, surrounding: Record) -> 
 
 
 def is_relabelled(info: DatasetInfo) -> bool:
-    """Return whether the rewards of a dataset are others than those of its runs."""
+    """Return whether `rollout relabel` replaced the rewards of a dataset."""
     return any("reward" in step["options"] for step in info["derived"])
 
 
 def recorded_values(source: RunRecord) -> Values:
     """Return the command, options and root seed of the run that made a dataset, for `CollectConfig`.
 
-    Policies and environments in files are named by their absolute paths, so that the working folder does not
-    matter.
+    Policies and environments in files have absolute paths, so they do not depend on the working folder.
 
     Raises:
-        DatasetFormatError: If it records no options, or its seeds are those of another version.
+        DatasetFormatError: If the record lacks valid options, or has another version of the seed derivation.
     """
     if source.get("seeding") != SEEDING:
         raise DatasetFormatError(
-            f"info.json records seeding rule {source.get('seeding', 1)}, expected rule {SEEDING} of this version",
+            f"info.json has version {source.get('seeding', 1)} of the seed derivation, expected {SEEDING}: "
+            "its episodes cannot be run again",
             code="seeding-version",
-            hint="use the version of rollout-collect that made it, or collect it again",
+            hint="use the version of rollout-collect that made the dataset, or collect a new one",
         )
     try:
         recorded = from_plain(dict(source["collector"]))
@@ -151,12 +150,12 @@ def recorded_values(source: RunRecord) -> Values:
         raise DatasetFormatError(
             f"info.json does not record the options of a run: {error}",
             code="info-options",
-            hint="it was made by another version, or not by `rollout collect` or `rollout exact`",
+            hint="use a dataset that this version of `rollout collect` or `rollout exact` made",
         ) from error
 
 
 def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> Record:
-    """Return what `keep` made of the episodes below `next_number`; those `skipped` did not end, or count."""
+    """Return counts of the episodes below `next_number` that `keep` accepted and rejected, without `skipped`."""
     n_run = next_number - sum(number < next_number for number in skipped)
     rate = kept / n_run if n_run else 0.0
     return {"next_number": next_number, "run": n_run, "kept": kept, "rejected": n_run - kept, "rate": rate}
@@ -170,33 +169,33 @@ def skipped_facts(skipped: Mapping[int, str]) -> dict[str, Any]:
 
 
 def check_env_file(source: RunFacts, env: EnvSource) -> None:
-    """Raise `EnvLoadError` if the environment's file is not the recorded one; nothing of it is loaded."""
+    """Raise `EnvLoadError` if the environment's file differs from the recorded one; do not load it."""
     before = source["env"]["sha256"]
     now = env.describe()["sha256"]
     if source["env_source"]["path"] and now != before:
         raise EnvLoadError(
-            f"the environment's file {env.spec} is not the one that made these episodes: "
-            f"its SHA-256 is {now}, and was {before}",
+            f"the environment's file {env.spec} has SHA-256 {now}, expected {before}, "
+            "with which the episodes were made",
             code="env-hash",
-            hint="put back the file that was used",
+            hint="restore the file that the run used",
         )
 
 
 def check_nothing_cut(config: CollectConfig) -> None:
-    """Raise `ConfigError` if an option holds a secret that was cut from the record."""
+    """Raise `ConfigError` if an option has a secret that was cut from the record."""
     for option in options_of(config.command):
         value = getattr(config, option.name)
         for name, part in value.items() if isinstance(value, Mapping) else [("", value)]:
             if _HAS_CUT.search(json.dumps({name: part}, default=str)):
                 raise ConfigError(
-                    f"{option.flag} lacks {repr(name) if name else 'a secret'}, "
-                    f"since secrets are {CUT} in datasets and in what --dry-run prints",
+                    f"{option.flag} lacks {repr(name) if name else 'a secret'}: "
+                    f"datasets and --dry-run replace secrets by {CUT}",
                     code="secret-missing",
-                    hint=f"give it again: {{{option.name}={name and f'{name}='}…}}; where a command "
-                    "has no such option, let the code read the secret from an environment variable",
+                    hint=f"pass {{{option.name}={name and f'{name}='}…}} again; if the command lacks this "
+                    "option, read the secret from an environment variable in your code",
                 )
 
 
 def storable(document: Record) -> dict[str, Any]:
-    """Return a document as plain JSON, with secrets cut; `from_plain` gives the numbers back."""
+    """Return a document as plain JSON without secrets; `from_plain` restores the numbers."""
     return dict(without_secrets(plain_json(document)))

@@ -1,4 +1,4 @@
-"""Rendering: an episode as a film, of its stored images or of its recorded actions, which are run again."""
+"""Rendering an episode to video, from stored images or by replaying its actions in the environment."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _COMPARED = ("observation", "last_observation", "length")
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A film of one episode.
+    """A video of one episode.
 
     Attributes:
-        path: Where it is.
-        frames: How many frames it has: one more than the episode has steps.
-        size: Their width and height.
-        fps: Frames a second.
-        origin: What it shows, `STORED` or `AGAIN`.
-        difference: Where an episode that was run again first differs from the stored one.
+        path: The file, or the folder of PNG files.
+        frames: Number of frames: the steps of the episode plus one.
+        size: Width and height of a frame in pixels.
+        fps: Frames per second.
+        origin: The source of the frames, `STORED` or `AGAIN`.
+        difference: The first difference between the replayed and the stored episode; None if identical.
     """
 
     path: Path
@@ -70,23 +70,23 @@ def render(
     env_kwargs: Keywords | None = None,
     trust: bool = False,
 ) -> Rendered:
-    """Write a film of an episode: a GIF, an MP4, or a folder of PNG files.
+    """Write a video of an episode: a GIF, an MP4, or a folder of PNG files.
 
-    Where observations are images, it shows these. Else the environment that the dataset names is built in
-    this process, and takes the recorded actions; no policy is needed.
+    If observations are images, the video shows them. Otherwise the recorded environment is built in this
+    process and replays the recorded actions, without the policy.
 
     Args:
         dataset: The dataset.
-        place: Which of its episodes.
-        path: What to write; it must not exist.
-        fps: Frames a second; by default what the environment says, or else 30.
-        again: Whether the environment renders though observations are images.
+        place: Index of the episode in the dataset.
+        path: File or folder to write; it must not exist.
+        fps: Frames per second; by default the environment's `render_fps`, or 30.
+        again: Whether to replay the actions even if observations are images.
         env_kwargs: Secret arguments of the environment, which the dataset does not record.
-        trust: Whether the environment may be one that runs any code.
+        trust: Whether the dataset may name an environment that runs arbitrary code.
 
     Raises:
-        RolloutError: If `path` exists or has another suffix, a package is missing, or the environment is not
-            there any more, raises, or renders nothing.
+        RolloutError: If `path` exists or has an unknown suffix, a package is missing, or the environment
+            cannot be loaded, raises, or renders no image.
     """
     check_film(path)
     episode = dataset[place]
@@ -120,10 +120,10 @@ def _show_stored(dataset: Dataset, episode: Episode, column: Any, add: Callable[
 
 
 def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, trust: bool) -> Env:
-    """Build the environment of an episode's run, so that it renders frames."""
+    """Build the environment of an episode's run with `render_mode="rgb_array"`, and return it."""
     record = dataset.info["sources"][episode.source]
     values = provenance.recorded_values(record)
-    # Whether these hold is no question of the environment.
+    # Rendering needs no policy and no check.
     values |= {"policy": "random", "policy_sha256": None, "require_reproducible": False}
     values["env_kwargs"] = {**values.get("env_kwargs", {}), **env_kwargs}
     config = CollectConfig(**values)
@@ -132,11 +132,11 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
         check_trusted(dataset.path, config)
     source = env_of(config)
     provenance.check_env_file(record, source)
-    # One that was given as it is takes no arguments, and renders as it was made.
+    # An environment object takes no arguments, and keeps its render mode.
     if not isinstance(source.resolve(), gymnasium.Env):
         source.kwargs["render_mode"] = "rgb_array"
     try:
-        # As its worker built it, with `--fresh-env` for each episode too.
+        # Seed the global generators as the worker did before it built the environment.
         with BorrowedGenerators():
             seed_globals(record["root_seed"], SETUP)
             env = source.build()
@@ -146,14 +146,14 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
         raise EnvLoadError(
             f"the environment cannot be rendered: {error.message}",
             code="env-no-rendering",
-            hint='let it take render_mode="rgb_array", and return a picture from render()',
+            hint='accept render_mode="rgb_array", and return an image from render()',
         ) from error
     if SpaceSchema.of(env_spec_of(env)).describe() != dataset.info["spaces"]:
         close_env(env)
         raise EnvLoadError(
-            "the environment has other spaces than those of the dataset",
+            "the environment's spaces differ from those of the dataset",
             code="env-spaces",
-            hint="its code, or a package that it uses, has changed",
+            hint="restore the environment's code and packages that the run used",
         )
     return env
 
@@ -161,7 +161,7 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
 def _act_again(
     dataset: Dataset, episode: Episode, env: Env, add: Callable[[Array], None]
 ) -> Difference | None:
-    """Run the recorded actions again from the episode's seeds, and compare what the environment returns."""
+    """Replay the recorded actions from the episode's seeds, and return the first difference, if any."""
     source = dataset.info["sources"][episode.source]
     root = source["root_seed"]
     number = episode.number
@@ -194,10 +194,10 @@ def _act_again(
 def _rendered(env: Env) -> Array:
     with reporting(EnvError, "env.render raised", code="env-raised"):
         image = np.asarray(env.render())
-    if image.ndim != 3 or image.dtype != np.uint8:  # noqa: PLR2004 - height, width, colours
+    if image.ndim != 3 or image.dtype != np.uint8:  # noqa: PLR2004 - height, width, colors
         raise EnvError(
-            "env.render() returned no picture, uint8 (height, width, 3)",
+            "env.render() did not return an image, expected uint8 of shape (height, width, 3)",
             code="env-no-image",
-            hint='the environment must render with render_mode="rgb_array"',
+            hint='use an environment that renders with render_mode="rgb_array"',
         )
     return as_frame(image)

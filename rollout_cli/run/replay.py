@@ -1,4 +1,4 @@
-"""Replaying: episodes of a dataset are run again from their seeds, and compared with the stored ones."""
+"""Replaying: run episodes of a dataset again from their seeds, and compare them with the stored ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Replayed:
     """One episode that was run again."""
 
     facts: Mapping[str, int]  # Its `episode_id`, `episode_number`, `seed` and `steps`, as stored.
-    difference: Difference | None  # The first one; None where it is identical.
+    difference: Difference | None  # The first difference; None if the episode is identical.
 
 
 def replay(
@@ -48,15 +48,22 @@ def replay(
     env_kwargs: Keywords | None = None,
     trust: bool = False,
 ) -> tuple[list[Replayed], list[str]]:
-    """Build the policy and the environment of a dataset in this process, and run episodes of it again.
+    """Build the policy and the environment of a dataset in this process, and run episodes again.
 
-    `policy` and `policy_kwargs` say where the policy is now, and `env_kwargs` are secret arguments, which the
-    dataset does not record. Without `trust`, a dataset that names code is refused. A file must still be the
-    one that was used, or nothing of it is loaded. It also
-    returns what has changed since the dataset was made, and may make episodes differ.
+    Args:
+        dataset: The dataset.
+        places: Indices of the episodes in the dataset.
+        policy: SPEC of the policy, if its file was moved; None for the recorded one.
+        policy_kwargs: Policy arguments to replace, for files that were moved.
+        env_kwargs: Secret arguments of the environment, which the dataset does not record.
+        trust: Whether the dataset may name arbitrary code.
+
+    Returns:
+        The replayed episodes, and notices about changes since the dataset was made.
 
     Raises:
-        RolloutError: If the dataset does not record what made it, that is not there any more, or it raises.
+        RolloutError: If the dataset does not record a run or names untrusted code, a recorded file is missing
+            or has other content (it is then not loaded), or the policy or environment raises.
     """
     places = range(len(dataset)) if places is None else places
     numbers = dataset.episodes["source"].to_pylist()
@@ -86,9 +93,9 @@ def _replay_source(
     *,
     trust: bool,
 ) -> tuple[list[Replayed], list[str]]:
-    """Replay episodes of the run that `source` records, with the options that it had.
+    """Replay episodes of the run that `source` records, with the options of that run.
 
-    `seen` are the files that runs before it have loaded, and gets its own: a process reads a module once.
+    `seen` has the files that earlier calls loaded, and is extended: a process reads a module only once.
     """
     config = CollectConfig(**{**values, **WHEN_RERUN})
     provenance.check_nothing_cut(config)
@@ -106,22 +113,22 @@ def _replay_source(
         if SpaceSchema.of(sampler.wait_until_started()).describe() != dataset.info["spaces"]:
             record = provenance.run_record(sources, sampler.report, surrounding)
             raise EnvLoadError(
-                "the environment has other spaces than those of the dataset",
+                "the environment's spaces differ from those of the dataset",
                 code="env-spaces",
                 hint="; ".join(_changed(source, record, is_complete=False))
-                or "its code, or a package that it uses, has changed",
+                or "restore the environment's code and packages that the run used",
             )
         if (reason := sampler.report.not_reproducible) is not None:
             raise NotReproducibleError(f"these episodes cannot be run again: {reason}")
         only = _ALL_BUT_REWARDS if is_relabelled else ()
-        # The last one first: in the order of the run, state that is carried on would be the same again.
+        # In reverse order: in the order of the run, state kept across episodes would repeat unnoticed.
         replayed = [_run_again(sampler, dataset, place, only) for place in reversed(places)]
-        # What is read in an episode is known by now.
+        # The report now has the files that were read during episodes.
         record = provenance.run_record(sources, sampler.report, surrounding)
     record["files"] = joined_files(seen, record["files"])
     seen[:] = [file for file in record["files"] if file["read"] == "load"]
     notices = _changed(source, record, is_complete=True)
-    notices += ["the rewards were relabelled, so they are not compared"] if is_relabelled else []
+    notices += ["rewards are not compared, because they were relabeled"] if is_relabelled else []
     notices += [
         f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]
     ]
@@ -129,7 +136,7 @@ def _replay_source(
 
 
 def _changed(source: RunFacts, record: RunFacts, *, is_complete: bool) -> list[str]:
-    """Return what has changed since a run; a source may have done so in a comment only, so it is no error."""
+    """Return notices about changes since a run; they are not errors, as a changed file may only be reformatted."""
     changes = compare_runs(source, record, (), is_complete=is_complete)
     return [
         f"since the dataset was made: {change}" for change in changes if change.effect is not Effect.NOTICE
@@ -137,10 +144,10 @@ def _changed(source: RunFacts, record: RunFacts, *, is_complete: bool) -> list[s
 
 
 def _run_again(sampler: Sampler, dataset: Dataset, place: int, only: Collection[str]) -> Replayed:
-    """Run one episode again, and compare these fields of it, or all where none is named."""
+    """Run one episode again, and compare the fields `only`, or all fields if it is empty."""
     episode = dataset[place]
     chunk = run_again(sampler, episode.number)
-    # What was left out of one dataset, another one that was merged with it may have.
+    # After a merge, an info that was dropped from one dataset may still be stored for episodes of another.
     dropped = [key for step in dataset.info["derived"] for key in step["options"].get("drop_info", ())]
     infos = [f"{group}.{key}" for group in INFO_GROUPS for key in getattr(episode.batch, f"{group}s")]
     chunk = without_infos(chunk, unmatched_patterns(dropped, infos))

@@ -1,10 +1,10 @@
-"""Reproducing: at its end a run repeats a few early episodes from their seeds, and compares every bit.
+"""Reproducibility checks: run a few episodes again from their seeds, and compare every bit.
 
-This is done in a worker built anew, from the last episode to the first: each then has another predecessor
-than before, so state that is carried from one episode to the next shows up.
+At the end of a run, a fresh worker runs a few early episodes in falling order. Each episode then has another
+predecessor than before, which reveals state that is kept across episodes.
 
-Before a run extends a dataset, it does the same with a stored episode. This finds what no pin names: a policy
-or environment that reads a changed file by code in C, or a changed machine.
+Before a run extends a dataset, a fresh worker runs a stored episode again. This detects changes that pins
+miss: a changed file that C code reads, or another machine.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ from rollout_cli.workers.values import WorkerReport
 
 MOST_SECONDS = 1.0
 SHARE = 0.01
-"""The check may run episodes for so many seconds, or this part of the run, whichever is longer."""
+"""Time limit of the check: `MOST_SECONDS`, or `SHARE` of the run's time if that is longer."""
 _COMPARED = ("observation", "last_observation", "action", "reward", "terminated", "truncated", "length")
-"""Not the infos: one that holds the time differs in each run."""
+"""Fields compared with stored episodes: no infos, because an info with the time differs in every run."""
 KEPT_BYTES = 128 << 20
 KEPT_EPISODES = 8
-"""How much of the first run is kept in memory to be compared."""
+"""Maximum bytes and number of early episodes that are kept in memory."""
 MOST_EPISODES = 4
-"""So many run again: what BipedalWalker's physics keep shows after some predecessors, not after others."""
+"""Maximum number of episodes to run again; BipedalWalker keeps state that shows only after some predecessors."""
 
 Rebuild = Callable[[int | None], AbstractContextManager[Sampler]]
-"""Makes a sampler of one new worker, whose episodes end after so many steps (None: where the run's do)."""
+"""A function from a limit of steps per episode (None: the run's limit) to a sampler with one fresh worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether the episodes of a run can be reproduced."""
 
-    # `no` may be known without a check; `unknown`: none was run again.
+    # `no` may be known without a check; `unknown` means that no episode was run again.
     status: Literal["yes", "no", "unknown"]
-    reason: str = ""  # Why it is not `yes`.
-    scope: str = "any"  # `n_envs` where the episodes depend on how many environments a worker has.
-    episodes: list[int] = field(default_factory=list)  # The numbers of those that were run again.
-    difference: Difference | None = None  # Where the last of these differs.
+    reason: str = ""  # Why the status is not `yes`.
+    scope: str = "any"  # `n_envs` if the episodes depend on the number of environments per worker.
+    episodes: list[int] = field(default_factory=list)  # The numbers of the episodes that were run again.
+    difference: Difference | None = None  # Of the last of these episodes.
 
 
 def known_beforehand(report: WorkerReport) -> Verdict | None:
-    """Return the verdict on a run that needs no check, from what its workers know; None if they do not."""
+    """Return the verdict that the workers' report implies; None if a check is needed."""
     if report.not_reproducible is None:
         return None
     return Verdict("no", report.not_reproducible, report.scope)
 
 
 def verdict_of_changes(changes: Sequence[Record]) -> Verdict | None:
-    """Return the verdict on a dataset with accepted changes, as in info.json; None if there are none."""
+    """Return the verdict on a dataset with these accepted changes, as in info.json; None without changes."""
     return Verdict("no", "; ".join(change["what"] for change in changes)) if changes else None
 
 
 def recorded(source: RunFacts) -> Verdict:
-    """Return the verdict that the record of a dataset's run has; a new dataset has none yet."""
+    """Return the verdict in the record of a dataset's run; `unknown` for a new dataset."""
     facts: Record = source.get("reproducible", {"status": "unknown"})
     difference = facts.get("difference")
     return Verdict(**{**facts, "difference": difference and Difference(**difference)})
@@ -79,13 +79,13 @@ def recorded(source: RunFacts) -> Verdict:
 
 @dataclass(slots=True)
 class EarlyEpisodes:
-    """Copies of a few of the first episodes of a run, some of which are run again at its end.
+    """Copies of the first episodes of a run; some of them are run again when the run ends.
 
-    Of an episode with too many bytes the beginning is kept.
+    An episode that is too large is truncated.
     """
 
     kept: list[Chunk] = field(default_factory=list)
-    limit: int | None = None  # The steps of an episode of which the beginning is kept.
+    limit: int | None = None  # The steps of a truncated episode.
     _free_bytes: int = KEPT_BYTES
 
     def keep(self, any_chunk: AnyChunk) -> None:
@@ -98,22 +98,22 @@ class EarlyEpisodes:
             if episode.n_bytes > self._free_bytes:
                 self._keep_beginning(episode)
                 return
-            self.kept.append(copy.deepcopy(episode))  # A view would keep the whole message that it came in.
+            self.kept.append(copy.deepcopy(episode))  # A view would keep the memory of the complete message.
             self._free_bytes -= episode.n_bytes
 
     def _keep_beginning(self, episode: Chunk) -> None:
-        """Keep what there is room for of an episode, and no later episode."""
+        """Keep as many steps of an episode as fit into memory; keep no later episode."""
         n_steps = episode.n_steps * self._free_bytes // episode.n_bytes
         self._free_bytes = 0
-        if n_steps > 1:  # The row behind the last step that is kept has the observation after it.
+        if n_steps > 1:  # The row after the last kept step has the last observation.
             self.limit = n_steps - 1
             self.kept.append(copy.deepcopy(episode.rows(0, n_steps)).truncated_at(self.limit))
 
     def chosen(self, seconds_a_step: float, seconds: float) -> tuple[list[Chunk], int | None]:
-        """Return a few episodes, in falling order, and the limit in steps that cuts them; None for no limit.
+        """Return a few episodes that run within `seconds`, and the limit of steps at which they are truncated.
 
-        In falling order none follows the episode that it followed before. Where not even the shortest one can
-        be run within so many seconds, its beginning is.
+        The episodes are in falling order, so that each has another predecessor than in the run. If even the
+        shortest episode takes too long, it is truncated. The limit is None if no episode is truncated.
         """
         taken: list[Chunk] = []
         limit = self.limit
@@ -132,10 +132,15 @@ class EarlyEpisodes:
 def check(
     sampler: Sampler, early: EarlyEpisodes, rebuild: Rebuild, *, steps: int, seconds: float, required: bool
 ) -> Verdict:
-    """Run a few early episodes again in a new worker, and return the verdict; the run's data stay untouched.
+    """Run a few early episodes again in a fresh worker, and return the verdict.
 
-    The run had so many `steps` and took so many `seconds`; where the check is `required`, it takes as long as
-    it needs.
+    Args:
+        sampler: The sampler of the run.
+        early: Copies of the run's first episodes.
+        rebuild: Makes the sampler with a fresh worker.
+        steps: Number of steps of the run.
+        seconds: Sampling time of the run.
+        required: Whether the check has no time limit.
     """
     report = sampler.report
     verdict = known_beforehand(report)
@@ -145,17 +150,17 @@ def check(
     chosen, limit = early.chosen(seconds * sampler.n_started / steps, allowed)
     if not chosen:
         return Verdict(
-            "unknown", f"not one step fits into the {KEPT_BYTES >> 20} MB of memory for it", report.scope
+            "unknown", f"one step needs more than the {KEPT_BYTES >> 20} MB of memory for it", report.scope
         )
     numbers: list[int] = []
-    if int(early.kept[0].numbers[0]) or steps > early.kept[0].n_steps:  # It was not the run's only one.
-        # Each may have been the first one of its worker or row, and be so again: one follows itself.
+    if int(early.kept[0].numbers[0]) or steps > early.kept[0].n_steps:  # The run had other episodes too.
+        # An episode may be the first of its worker or row in both runs, so one runs again after itself.
         chosen.append(min(chosen, key=lambda first: first.n_steps))
-    with rebuild(limit) as anew:
+    with rebuild(limit) as fresh:
         for first in chosen:
             number = int(first.numbers[0])
             try:
-                again = run_again(anew, number)
+                again = run_again(fresh, number)
             except RolloutError as error:
                 return Verdict(
                     "no" if isinstance(error, UserCodeError) else "unknown",
@@ -163,9 +168,10 @@ def check(
                     report.scope,
                 )
             numbers.append(number)
-            spec = replace(anew.env_spec, max_episode_length=sampler.env_spec.max_episode_length)
-            if spec != sampler.env_spec:  # Its limit may be a lower one.
-                reason = "the environment has other spaces when it is built again"
+            # The fresh worker may have a lower limit of steps.
+            spec = replace(fresh.env_spec, max_episode_length=sampler.env_spec.max_episode_length)
+            if spec != sampler.env_spec:
+                reason = "the environment has other spaces when it is rebuilt"
                 return Verdict("no", reason, report.scope, numbers)
             difference = _difference(sampler.env_spec, first, again)
             if difference is not None:
@@ -174,20 +180,20 @@ def check(
 
 
 def run_again(sampler: Sampler, number: int, *, n_beside: int = 0) -> Chunk:
-    """Run one episode with a sampler that is not busy, and so many that follow it in rows beside its own.
+    """Run one episode with an idle sampler and return it; run the next `n_beside` episodes alongside it.
 
     Raises:
-        RolloutError: What went wrong in the worker, or that the episode was stopped or skipped.
+        RolloutError: If the worker failed, or the episode was stopped or skipped.
     """
     chunks = list(sampler.stream(Episodes(number, number + 1 + n_beside)))
     parts = [chunk.episodes(0, 1) for chunk in chunks if chunk.numbers[0] == number]
     if not parts:
-        raise InterruptedRunError("it was stopped, or skipped, before its end", code="no-episode-ended")
+        raise InterruptedRunError("the episode was stopped or skipped", code="no-episode-ended")
     return concatenate(parts)
 
 
 def require(verdict: Verdict | None) -> None:
-    """Raise `NotReproducibleError` unless a verdict is `yes`, or none is known yet."""
+    """Raise `NotReproducibleError` if a verdict is known and is not `yes`."""
     if verdict is not None and verdict.status != "yes":
         raise NotReproducibleError(
             f"--require-reproducible: {described(asdict(verdict))}",
@@ -198,20 +204,19 @@ def require(verdict: Verdict | None) -> None:
 def check_stored(
     state: ResumeState, rebuild: Rebuild, sources: RunFacts, progress: Progress
 ) -> Verdict | None:
-    """Before a dataset is extended, run a partition's first stored episode again in a new worker.
+    """Run a partition's first stored episode again in a fresh worker, before the dataset is extended.
 
-    Files and spaces are checked on the way.
+    Files and spaces are compared too. The episode is truncated to `MOST_SECONDS`.
 
-    It runs as many steps as the check at the end of a run may take. Where it differs, it runs twice more: new
-    runs that differ from each other say that the episode cannot be reproduced. Equal ones say that something
-    has changed: this refuses, but where all pins are equal and the machine or the versions are others, it
-    warns.
+    If the episode differs, it runs twice more. If the new runs differ from each other, the episode is not
+    reproducible. If they are equal, the policy or the environment has changed, which is an error unless the
+    user accepts changes. If all pins are equal, but the machine or package versions differ, it is a warning.
 
     Returns:
-        The verdict on the whole dataset where it is known by this; None where nothing was found.
+        The verdict on the complete dataset; None if no problem was found.
 
     Raises:
-        UsageError: If what the dataset was begun with has changed, and the user does not accept that.
+        UsageError: If the policy or the environment has changed, and the user does not accept changes.
     """
     stored = _stored_beginning(state)
     if stored is None:
@@ -219,26 +224,26 @@ def check_stored(
     first, limit = stored
     number = int(first.numbers[0])
     surrounding = surroundings()
-    with rebuild(limit) as anew:
-        spec = anew.wait_until_started()
-        state.check(run_record(sources, anew.report, surrounding), spec, progress, is_whole=False)
-        if (verdict := known_beforehand(anew.report)) is not None:
+    with rebuild(limit) as fresh:
+        spec = fresh.wait_until_started()
+        state.check(run_record(sources, fresh.report, surrounding), spec, progress, is_whole=False)
+        if (verdict := known_beforehand(fresh.report)) is not None:
             return verdict
-        again = run_again(anew, number)
-        record = run_record(sources, anew.report, surrounding)
+        again = run_again(fresh, number)
+        record = run_record(sources, fresh.report, surrounding)
         state.check(record, spec, progress, is_whole=True)
     difference = _difference(spec, first, again, _COMPARED)
     if difference is None or state.accepted:
-        verdict = recorded(state.source)  # A difference that was found stays one, whatever follows it.
+        verdict = recorded(state.source)  # A recorded `no` stays.
         return verdict if verdict.status == "no" else None
     text = f"episode {number}: {difference}"
-    # Alone, and in a batch: what its rows draw from one generator depends on the rows beside.
+    # Alone and in a batch, because rows that share a generator influence each other.
     for n_beside in sorted({0, state.config.envs_per_worker - 1}):
-        with rebuild(limit) as anew:
-            # The second follows the first: the stored one had a predecessor, where others were not stored.
-            repeated = [run_again(anew, number, n_beside=n_beside) for _ in range(2)]
+        with rebuild(limit) as fresh:
+            # Twice in one worker: the stored episode may have had a predecessor that was not stored.
+            repeated = [run_again(fresh, number, n_beside=n_beside) for _ in range(2)]
         if any(_difference(spec, again, once_more, _COMPARED) for once_more in repeated):
-            return Verdict("no", f"{text}, and otherwise once more", difference=difference)
+            return Verdict("no", f"{text}, and differs again in another run", difference=difference)
     if of_effect(compare_runs(state.source, record, ()), Effect.WARNING):
         progress.warn(f"with other versions, or on another machine, the stored {text}")
         state.accepted.append(Change(Rule.EPISODE, f"with other versions, or on another machine, {text}"))
@@ -249,9 +254,10 @@ def check_stored(
 
 
 def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
-    """Return a partition's first stored episode behind all accepted changes, as far as it is run again.
+    """Return a partition's first stored episode after all accepted changes, truncated to `MOST_SECONDS`.
 
-    None where there is no such episode, or nothing is left to run.
+    The second value is its limit of steps; None if the episode is complete. Return None if there is no such
+    episode, or nothing is left to run.
     """
     if state.committed is None or state.plan is None:
         return None
@@ -261,7 +267,7 @@ def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
     changes = state.source.get("changes", [])
     firsts = changes[-1]["from_numbers"] if changes else state.committed.info["first_numbers"]
     root = state.config.output
-    # Without a damaged segment at the end, which is moved aside when the dataset is extended.
+    # Leave out a damaged last segment, which is removed when the dataset is extended.
     files = {written.segment.file: written.segment.paths(root)[1] for written in state.committed.segments}
     dataset = Dataset(rows_of(root, state.committed.info, files))
     numbers, lengths, times = (

@@ -1,4 +1,4 @@
-"""A request: what a configuration asks for: sources, plan, samplers, and what is committed of it already."""
+"""Requests: the sources, plan, samplers and committed episodes that a configuration stands for."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ from rollout_cli.workers.worker import Worker
 
 _RUN_AN_EPISODE = 1_000
 _RUN_A_STEP = 10
-"""How many episodes may run for each episode, or else for each step, that `keep` is to keep."""
+"""Default `keep_cap`: episodes that may run per kept episode, or per step of `timesteps`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A run whose sources are found.
+    """A configuration with its sources, plan and the state of its dataset.
 
     Attributes:
-        config: The configuration, with the dataset's root seed where it is resumed.
-        plan: The whole plan; what is left of it is in `state`.
-        policy: Where the policy comes from.
-        env: Where the environments come from.
+        config: The configuration; a resumed run has the dataset's root seed.
+        plan: The complete plan; `state` has the remaining one.
+        policy: The source of the policy.
+        env: The source of the environments.
         sources: The part of the run's record that is known before any worker runs.
-        state: What an earlier run committed.
+        state: The episodes that earlier runs committed, and the remaining plan.
     """
 
     config: CollectConfig
@@ -69,26 +69,26 @@ class Request:
 
     @property
     def first_numbers(self) -> list[int]:
-        """Of each partition of the dataset, the first episode number."""
+        """The first episode number of each partition."""
         if isinstance(self.plan, EpisodesPerWorker):
             return [worker * self.plan.episodes for worker in self.config.shard_numbers]
         return [self.plan.first]
 
     @property
     def whole_stop(self) -> int:
-        """One past the last episode number of a run of which this one may be a shard."""
+        """One past the last episode number of the complete run, of which this one may be a shard."""
         return self.config.run_numbers.stop * (self.config.episodes_per_worker or 1)
 
 
 def completed(config: CollectConfig, progress: Progress) -> CollectConfig:
-    """Return a configuration that names an environment: where it has none, that of the policy's training.
+    """Return a configuration with an environment; by default, the one in which the policy was trained.
 
-    Its own `env_kwargs` are then added to those of the training, and its own wrappers take the place of
-    those. A policy whose files say nothing of its training gets the default environment.
+    The configuration's `env_kwargs` are added to the arguments of the training, and its wrappers replace the
+    wrappers of the training. If the policy's files do not record its training, use the default environment.
 
     Raises:
-        PolicyLoadError: If there is no such policy, or the environment of its training cannot be made again.
-        UserCodeError: If that environment may run any code, and the user does not trust the files.
+        PolicyLoadError: If the policy cannot be found, or its training environment cannot be rebuilt.
+        UserCodeError: If that environment may run arbitrary code, and the user does not trust the files.
         ConfigError: If no option can hold the arguments of that environment.
     """
     if config.env is not None:
@@ -103,24 +103,23 @@ def completed(config: CollectConfig, progress: Progress) -> CollectConfig:
         check_trusted(
             config.policy,
             replace(config, env=trained.spec, env_kwargs=trained.kwargs, wrapper=named),
-            hint="name the environment: {env=…}; or trust the folder: {policy_kwargs=trust=true}",
+            hint="pass the environment: {env=…}; or trust the folder: {policy_kwargs=trust=true}",
         )
     config = replace(config, env=trained.spec, env_kwargs=kwargs, wrapper=wrappers)
-    words = [
+    flags = [
         *("--env", trained.spec),
         *(f"--env-kwargs={name}={json.dumps(value)}" for name, value in kwargs.items()),
         *(f"--wrapper={text}" for text in wrappers),
     ]
-    progress.notice(f"the environment is that of {config.policy}: {shlex.join(words)}")
+    progress.notice(f"using the training environment of {config.policy}: {shlex.join(flags)}")
     return config
 
 
 def requested(config: CollectConfig, progress: Progress) -> Request:
-    """Find policy and environment, and read what an earlier run committed.
+    """Find the policy and the environment, read the committed episodes to resume, and return the request.
 
     Raises:
-        RolloutError: If a source is missing, the dataset to be resumed is another run's, or `keep` cannot be
-            used.
+        RolloutError: If a source is missing, the dataset to resume is of another run, or `keep` is invalid.
     """
     check_nothing_cut(config)
     if config.keep is not None:
@@ -134,10 +133,10 @@ def requested(config: CollectConfig, progress: Progress) -> Request:
 
 
 def policy_of(config: CollectConfig) -> tuple[PolicySource, CollectConfig]:
-    """Return the policy as the run acts by it, and the options with the root seed that it asks for.
+    """Return the policy with its exploration, and the configuration with the root seed of a recorded policy.
 
     Raises:
-        RolloutError: If there is no such policy, or its recorded episodes have another root seed.
+        RolloutError: If the policy cannot be found, or its recorded episodes have another root seed.
     """
     policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
     if isinstance(policy, RecordedSource):
@@ -146,7 +145,7 @@ def policy_of(config: CollectConfig) -> tuple[PolicySource, CollectConfig]:
 
 
 def _plan_of(config: CollectConfig) -> Plan:
-    """Return the whole plan, which a limit of time may cut."""
+    """Return the complete plan, which a time limit may cut."""
     numbers = config.shard_numbers
     per_worker = config.episodes_per_worker
     if per_worker is not None:
@@ -163,11 +162,11 @@ def _plan_of(config: CollectConfig) -> Plan:
 
 
 class RunSamplers:
-    """The samplers of a run, one at a time: its own, and those of one new worker that check it.
+    """The samplers of a run, used one at a time: its main sampler, and samplers with one worker for checks.
 
     Attributes:
-        own: That of the run's own workers, which are not started.
-        closing: Closes them, when the dataset is complete.
+        own: The main sampler; its workers are not started yet.
+        closing: Closes the samplers after the dataset is complete.
     """
 
     def __init__(self, request: Request, progress: Progress) -> None:
@@ -176,30 +175,30 @@ class RunSamplers:
         self.own = self._current = sampler_of(  # A signal ends the current one.
             request.config, request.policy, request.env, warn=self._warn, keep=request.config.keep
         )
-        # A run that goes on, or a shard, does not begin where the other one did.
+        # A resumed run or a shard does not start at episode 0.
         self.own.next_number = request.plan.first + request.state.totals["episodes"]
         self.closing = ExitStack()
 
     def rebuild(self, limit: int | None) -> Sampler:
-        """Return a sampler of one new worker; see `reproduce.Rebuild`."""
+        """Return a sampler with one fresh worker; see `reproduce.Rebuild`."""
         request = self._request
         config = replace(request.config, seed=self.own.seed, on_env_error="fail", on_worker_death="fail")
         return sampler_of(config, request.policy, request.env, n_workers=1, limit=limit)
 
     def rebuild_at_end(self, limit: int | None) -> AbstractContextManager[Sampler]:
-        """Return the same in place of the run's own workers: two of each policy might not fit into memory."""
+        """Return a sampler with one fresh worker after ending the run's workers, to save memory."""
         self._current = self.rebuild(limit)
-        # Closing an environment in this process may take for ever.
+        # Closing an environment in this process may block forever, so close it last.
         if self._request.config.sampler == "local":
             return nullcontext(self.closing.enter_context(self._current))
         self.own.shutdown_worker()
         return self._current
 
     def stop(self, name: str) -> None:
-        """Let the sampling end with what is finished; called in the handler of a signal of this name."""
+        """Stop sampling and keep finished episodes; called in the handler of the signal with this name."""
         self._current.request_stop(grace=self._request.config.grace)
         self._progress.notice(
-            f"{name}: the run is ending, and commits its finished episodes; again ends it at once"
+            f"{name}: stopping the run and committing its finished episodes; a second signal ends it at once"
         )
 
     def _warn(self, text: str) -> None:
@@ -218,20 +217,20 @@ def sampler_of(
     kind: type[Worker] | None = None,
     keep: str | None = None,
 ) -> Sampler:
-    """Return the sampler that a configuration asks for; no worker is started.
+    """Return the sampler of a configuration, without starting its workers.
 
     Args:
         config: The configuration.
-        policy: The policy that it names.
-        env: The environment that it names.
-        n_workers: How many workers, where not as many as it says.
-        limit: Steps after which episodes are truncated, where that is less than it says.
+        policy: The policy of the configuration.
+        env: The environment of the configuration.
+        n_workers: Number of workers, if not the configuration's.
+        limit: Maximum steps of an episode, if less than the configuration's.
         warn: Called with one line for each fault that does not end a call; None writes them to the log.
-        kind: The workers' class, where it is none that the configuration can name.
-        keep: Which episodes are kept: not the configuration's where episodes are chosen by their numbers.
+        kind: Worker class that replaces the configuration's.
+        keep: Expression for the episodes to keep; None keeps every episode, whatever the configuration says.
 
     Raises:
-        UserCodeError: If the worker class cannot be found, or does not say how it wants its work.
+        UserCodeError: If the worker class cannot be found or used.
     """
     switches = {name: True for name in ("deterministic", "fresh_env") if getattr(config, name)}
     arguments: dict[str, Any] = {**config.worker_args, **switches}
@@ -281,26 +280,26 @@ def sampler_of(
 
 
 def exploring(policy: PolicySource, config: CollectConfig) -> PolicySource:
-    """Return the source of a policy that explores as a configuration asks."""
+    """Return a policy's source with the exploration noise of a configuration."""
     if config.epsilon is None and config.action_noise is None:
         return policy
     return ExploringSource(policy, config.epsilon, config.action_noise)
 
 
 def env_of(config: CollectConfig) -> EnvSource:
-    """Return the source of the environment that a configuration names, in its wrappers; nothing is built.
+    """Return the source of a configuration's environment and wrappers, without building it.
 
     Raises:
-        EnvLoadError: If it names no environment, or no wrapper.
+        EnvLoadError: If the environment or a wrapper is unknown.
         ConfigError: If an argument of a wrapper is not `key=value`.
     """
-    assert config.env is not None, "`completed` names one"
+    assert config.env is not None, "`completed` sets it"
     wrappers = tuple(wrapper_source(*parted(spec, "--wrapper")) for spec in config.wrapper)
     return env_source(config.env, config.env_kwargs, wrappers=wrappers)
 
 
 def _wrapper_text(name: str, arguments: Keywords) -> str:
-    """Return a wrapper as `--wrapper` takes it; ConfigError where a text cannot hold its arguments."""
+    """Return a wrapper as a string for `--wrapper`; raise `ConfigError` if a string cannot hold its arguments."""
     values = {
         key: json.dumps(value, default=repr).replace("&", r"\u0026") for key, value in arguments.items()
     }
@@ -309,66 +308,65 @@ def _wrapper_text(name: str, arguments: Keywords) -> str:
     if parted(text, "--wrapper") != (name, arguments):
         raise ConfigError(
             f"the policy was trained in the wrapper {name}, "
-            f"and --wrapper cannot hold its arguments {arguments}",
+            f"but --wrapper cannot hold its arguments {arguments}",
             code="wrapper-arguments",
-            hint="name the environment, and a function that wraps it: {env=…} {wrapper=module:attr}",
+            hint="pass the environment, and a function that wraps it: {env=…} {wrapper=module:attr}",
         )
     return text
 
 
 def check_pins(names: Sequence[str]) -> None:
-    """Raise ConfigError where a file to be pinned is not there."""
+    """Raise `ConfigError` if a file to pin does not exist."""
     for name in names:
         if not Path(name).is_file():
             raise ConfigError(
-                f"--pin names no file: {name!r}",
+                f"--pin must be a file, got {name!r}",
                 code="pin-missing",
-                hint="paths are relative to the working folder",
+                hint="pass a path that is absolute or relative to the working folder",
             )
 
 
 def _pin_rules(config: CollectConfig, policy: PolicySource, env: EnvSource) -> PinRules:
-    # Relative paths, where they were given so: a worker on another machine has another working folder.
+    # Relative paths stay relative: a worker on another machine has another working folder.
     record = policy.describe()
     components = [(component["spec"], component) for component in record.get("components", ())]
     sources = ((config.policy, record), *components, (env.spec, env.describe()))
     specs = [spec.removeprefix(f"{record.get('scheme')}:") for spec, record in sources if record["path"]]
     return PinRules(
-        named=(*_texts(config.env_kwargs), *_texts(config.worker_args), *config.pin),
-        # The folders stay relative.
+        named=(*_strings(config.env_kwargs), *_strings(config.worker_args), *config.pin),
         folders=tuple(folder for spec in specs if (folder := os.path.dirname(spec))),  # noqa: PTH120
         ignored=() if isinstance(config.output, RemotePath) else (str(Path(config.output)),),
     )
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts among keyword arguments, however deep: one of them may name a file."""
+def _strings(value: Any) -> Iterator[str]:
+    """Yield all nested strings of keyword arguments, any of which may be the path of a file."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
+            yield from _strings(item)
 
 
 def _recorded_source(rest: str, options: Keywords) -> RecordedSource:
-    """Return the source of the actions of the dataset `rest`, a path or URI.
+    """Return the source of a policy that repeats the actions of the dataset `rest`, a path or URI.
 
     Raises:
-        PolicyLoadError: If none is named, there are options, or numbers do not decide its episodes.
+        PolicyLoadError: If `rest` is empty, options are given, or two episodes have the same number and seed.
         RolloutError: If the dataset cannot be read.
     """
-    from rollout_cli.dataset.batches import flat_columns  # noqa: PLC0415 - these load pyarrow
+    from rollout_cli.dataset.batches import flat_columns  # noqa: PLC0415 - these import pyarrow
     from rollout_cli.dataset.reader import load  # noqa: PLC0415
 
     if not rest or options:
         raise PolicyLoadError(
-            f"replay:{rest} must name a dataset, and takes no options",
+            f"replay:{rest} must name a dataset and have no options",
             code="policy-spec",
-            hint="for example: replay:runs/expert",
+            hint="pass, for example, replay:runs/expert",
         )
     root = folder_of(rest)
     stop = 0
-    dataset = load(root, verify=True)  # Its actions would be those of a new dataset.
+    dataset = load(root, verify=True)  # A damaged action would be copied into the new dataset.
     roots = [int(source["root_seed"]) for source in dataset.info["sources"]]
     steps = dict[int, tuple[int, int]]()
     facts = (dataset.episodes[name].to_pylist() for name in ("source", "episode_number", "seed", "length"))
@@ -376,11 +374,11 @@ def _recorded_source(rest: str, options: Keywords) -> RecordedSource:
         key = derive_seed(roots[source], number, "policy")
         if seed != env_seed(roots[source], number) or key in steps:
             raise PolicyLoadError(
-                f"the episodes of {rest} cannot be found by their numbers: episode {number} is there twice, "
-                "or did not begin by the seed of its number",
+                f"the episodes of {rest} cannot be found by their numbers: episode {number} is present twice, "
+                "or did not start from the seed of its number",
                 code="recording-numbers",
-                hint="name one of the datasets that were joined; rows that a vector environment resets by "
-                "itself cannot be begun again",
+                hint="use one of the datasets that were joined; episodes after an autoreset of a vector "
+                "environment cannot be restarted",
             )
         steps[key] = (stop, stop := stop + length)
     space = dataset.env_spec.action_space
@@ -389,4 +387,5 @@ def _recorded_source(rest: str, options: Keywords) -> RecordedSource:
     return RecordedSource(path, space, tuple(dict.fromkeys(roots)), steps, columns)
 
 
-SCHEMES["replay"] = _recorded_source  # It reads datasets, of which the layer of policies knows nothing.
+# Registered here, because `_recorded_source` imports `dataset`, which the layer of policies must not.
+SCHEMES["replay"] = _recorded_source

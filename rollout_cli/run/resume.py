@@ -1,4 +1,4 @@
-"""Resuming: an earlier run's committed part, whether this run may continue it, and what is left to run."""
+"""Resuming: the committed episodes of a dataset, whether a run may continue it, and the remaining plan."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ _UNRECORDED = "the run that skipped it was killed before it could record why"
 
 
 def recorded_options(command: CommandName, options: Record) -> Values:
-    """Return the options of the dataset that `options` name; any other source of options is stronger.
+    """Return the recorded options of the dataset to resume; all other option sources take precedence.
 
     Raises:
-        RolloutError: If no dataset is named, there is none, or it was made by the other command.
+        RolloutError: If `options` lack a dataset, it does not exist, or another command made it.
     """
     if "output" not in options:
         raise ConfigError(
-            "--resume needs a dataset",
+            "--resume needs --output",
             code="resume-without-dataset",
-            hint="name its folder with {output=DIR}",
+            hint="pass the folder of the dataset to resume: {output=DIR}",
         )
     if not ENDS.isdisjoint(options) and is_unbegun(options["output"]):
         return {}
@@ -57,11 +57,11 @@ def recorded_options(command: CommandName, options: Record) -> Values:
     made_by = values.pop("command")
     if made_by != command:
         raise UsageError(
-            f"{options['output']} was made by `rollout {made_by}`, not by `rollout {command}`",
+            f"{options['output']} was made by `rollout {made_by}`, expected `rollout {command}`",
             code="resume-command",
             hint=f"continue it with `rollout {made_by}`",
         )
-    # Where another sampler is asked for, what only the former one takes is not.
+    # If another sampler is requested, drop the options that it does not take.
     sampler = options.get("sampler", values.get("sampler"))
     if sampler != "ray":
         values.pop("ray_address", None)
@@ -73,18 +73,19 @@ def recorded_options(command: CommandName, options: Record) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What a run starts from: committed episodes, none in a new dataset, and the remaining plan.
+    """The start of a run: the committed episodes of its dataset, if any, and the remaining plan.
 
     Attributes:
         config: The configuration, with the dataset's root seed.
-        plan: What is left to run; None where nothing is.
+        plan: The remaining plan; None if nothing is left to run.
         info: The dataset's info.json; None for a new dataset.
-        committed: None for a new dataset.
+        committed: The committed segments; None for a new dataset.
         accepted: The changes since the dataset was started that the user accepts.
         keep_until: The next number of each partition that the new dataset must reach before it replaces the
             old one.
-        before: The info.json of a dataset that is collected anew; None where there is none.
-        replaced_files: The files that its episodes were made with; empty where the user accepts changes.
+        before: The info.json of a dataset that is collected again from scratch, else None.
+        replaced_files: The files with which the episodes of that dataset were made; empty if the user accepts
+            changes.
     """
 
     config: CollectConfig
@@ -98,17 +99,17 @@ class ResumeState:
 
     @property
     def source(self) -> RunFacts:
-        """The record of the run that began the dataset; empty for a new dataset."""
+        """The record of the run that started the dataset; empty for a new dataset."""
         return collected_source(self.info) if self.info else {}
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the dataset is complete, and nothing is left to run."""
         return self.plan is None and self.info is not None and self.info["status"] == "complete"
 
     @property
     def totals(self) -> Record:
-        """The committed episodes, steps and sum of returns."""
+        """The number of committed episodes and steps, and the sum of returns."""
         return {name: getattr(self.committed, name, 0) for name in ("episodes", "steps", "return_sum")}
 
     @property
@@ -118,31 +119,31 @@ class ResumeState:
 
     @property
     def skipped(self) -> dict[int, str]:
-        """By number, why earlier runs skipped an episode."""
+        """The reasons of earlier runs for skipped episodes, by episode number."""
         episodes = self.source.get("skipped", {}).get("episodes", [])
         recorded = {episode["episode_number"]: episode["reason"] for episode in episodes}
         if self.committed is None:
             return recorded
-        if self.config.keep is not None:  # What it rejects is not listed.
+        if self.config.keep is not None:  # Gaps may be rejected episodes, so only the record counts.
             return {number: why for number, why in recorded.items() if number < self.next_number}
-        # Those behind the last episode are run again.
+        # Skipped episodes after the last committed one are run again.
         return {n: recorded.get(n, _UNRECORDED) for n in chain.from_iterable(self.committed.skipped)}
 
     def check(self, record: RunFacts, spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
-        """Compare this run's record and spaces with the dataset's; warn of other versions.
+        """Compare this run's record and spaces with the dataset's; warn about other versions.
 
-        Where the record is not `is_whole`, its files are those that were read at load.
+        Unless `is_whole`, the record has only the files that were read at load.
 
         Raises:
-            UsageError: If they do not fit.
+            UsageError: If the run cannot continue the dataset.
         """
         if self.committed is None:
             self._accept_files(record)
             return
-        from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - it loads pyarrow
+        from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - imports pyarrow
 
         changes = compare_runs(self.source, record, DECISIVE, is_complete=is_whole)
-        # The code that the spaces and the policy's class come from has changed too, if a file has.
+        # First, because a changed file may also change the spaces or the policy's class.
         self.accept(changes)
         spaces = compare_spaces(self.committed.info, {"spaces": SpaceSchema.of(spec).describe()})
         _refuse(self.config.output, [*spaces, *of_effect(changes, Effect.REFUSED)])
@@ -153,18 +154,18 @@ class ResumeState:
                 progress.warn(f"the dataset was started with other versions: {joined_messages(versions)}")
 
     def accept(self, changes: Iterable[Change]) -> None:
-        """Keep the acceptable changes since the dataset was started, if the user accepts changes.
+        """Add acceptable changes to `accepted`, if the user accepts changes.
 
         Raises:
-            UsageError: If there are any, and the user does not.
+            UsageError: If there are acceptable changes, and the user does not accept changes.
         """
         found = of_effect(changes, Effect.ACCEPTABLE)
         if found and not self.config.accept_changes:
             raise UsageError(
                 f"cannot resume {self.config.output}: {joined_messages(found)}",
                 code="resume-differs",
-                hint="restore what the dataset was started with, or collect to another {output}; "
-                "{accept_changes=True} continues, and the dataset then has episodes of both",
+                hint="restore the files with which the dataset was started, or use another {output}; "
+                "{accept_changes=True} continues with the changed files",
             )
         self.accepted.extend(change for change in found if change not in self.accepted)
 
@@ -174,7 +175,7 @@ class ResumeState:
 
     @property
     def changes(self) -> list[ChangeRecord]:
-        """What info.json records of accepted changes: those of earlier resumes, and this one's."""
+        """The accepted changes for info.json, of earlier resumes and of this one."""
         before = list(self.source.get("changes", []))
         if not self.accepted or self.committed is None:
             return before
@@ -191,11 +192,11 @@ class ResumeState:
         return [*before, {"what": what, "from_numbers": numbers, "before": old}]
 
     def history(self, record: RunFacts) -> Record:
-        """Return the `files` of a run's record with those of earlier runs, and the accepted `changes`.
+        """Return the `files` of this run and of earlier runs, and the accepted `changes`, for info.json.
 
         Raises:
-            UsageError: If one of them has changed, and the user does not accept that. Which ones a worker
-                reads may depend on its first episode, so the stored one that ran before may have read others.
+            UsageError: If a file has changed, and the user does not accept changes. The files that a worker
+                reads may depend on its first episode, so the check of a stored episode may have missed some.
         """
         self._accept_files(record)
         files = joined_files(self.source.get("files", []), record["files"], self.accepted)
@@ -203,11 +204,11 @@ class ResumeState:
 
 
 def resume_state(config: CollectConfig, plan: Plan, sources: RunFacts, progress: Progress) -> ResumeState:
-    """Return what a run of the whole `plan` starts from; a dataset that never began is cleared away.
+    """Return the state from which a run of the complete `plan` starts; remove a dataset without any commit.
 
     Raises:
-        UsageError: If the folder holds another run's dataset, or more than the plan.
-        StorageError: If it holds no dataset, or one that cannot be read or contradicts itself.
+        UsageError: If the folder has a dataset of another run, or more episodes than the plan.
+        StorageError: If the folder has no dataset, or one that cannot be read or contradicts itself.
     """
     root = config.output
     if not config.resume:
@@ -215,14 +216,14 @@ def resume_state(config: CollectConfig, plan: Plan, sources: RunFacts, progress:
     store = file_store(root)
     recover_replaced(store, root)
     if is_unbegun(root):
-        progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
+        progress.notice(f"nothing to resume in {root}: starting a new dataset")
         remove_dataset(store, root)
         return ResumeState(config, plan, None)
-    from rollout_cli.dataset.committed import read_committed  # noqa: PLC0415 - it loads pyarrow
+    from rollout_cli.dataset.committed import read_committed  # noqa: PLC0415 - imports pyarrow
 
     info = read_info(root)
     source = collected_source(info)
-    recorded_values(source)  # It raises where the dataset records no run that can be resumed.
+    recorded_values(source)  # Raises if the dataset does not record a run that can be resumed.
     if config.seed is None:
         config = replace(config, seed=source["root_seed"])
     this_run = cast("RunFacts", {**sources, "root_seed": config.seed})
@@ -239,8 +240,8 @@ def resume_state(config: CollectConfig, plan: Plan, sources: RunFacts, progress:
             progress.warn(notice)
         return state
     progress.notice(
-        f"{root} has too few steps to be continued: it begins anew, with the same seed, and keeps its "
-        f"{committed.episodes:,} episodes until they are collected again"
+        f"{root} has too few steps to continue: collecting it again with the same seed, and keeping its "
+        f"{committed.episodes:,} episodes until then"
     )
     keep_until = tuple(partition.next_number for partition in committed.partitions)
     files = [] if config.accept_changes else source.get("files", [])
@@ -249,11 +250,11 @@ def resume_state(config: CollectConfig, plan: Plan, sources: RunFacts, progress:
 
 
 def _covered(committed: Committed) -> list[CommittedPartition]:
-    """Return how far a dataset goes: if its run has ended, with the episodes rejected after the last one."""
+    """Return the committed partitions; if the run ended, include the episodes rejected after the last kept one."""
     first, *others = committed.partitions
     info = committed.info
     acceptance = collected_source(info).get("acceptance")
-    # Where files were lost since then, their episodes are run again.
+    # If the counts differ, files were lost, and their episodes are run again.
     if info["status"] == "complete" and acceptance and acceptance["kept"] == committed.episodes:
         first = first._replace(next_number=max(first.next_number, acceptance["next_number"]))
     return [first, *others]
@@ -264,5 +265,5 @@ def _refuse(root: Path, changes: list[Change]) -> None:
         raise UsageError(
             f"cannot resume {root}: {joined_messages(changes)}",
             code="resume-differs",
-            hint="give the same options and files (the dataset has those left out), or another {output}",
+            hint="pass the same options and files, or omit them to use the dataset's, or pass another {output}",
         )

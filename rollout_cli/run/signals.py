@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: the first one politely, the second one at once."""
+"""Signals that end a run: the first lets it commit finished episodes, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rollout_cli.samplers.worker_loop import WorkerLoop
 
 
 class StopSignals:
-    """Which signal asked the run to end, if any did.
+    """The signal handler of a run, and the first signal that it received.
 
     Attributes:
-        stop: Called at the first signal, in its handler: it may only set flags, wake somebody and report.
-            Until it is set there is nothing to save, and the first signal raises.
-        received: The first signal.
-        is_over: All is done but tidying up, which must not be stopped half-way: signals are ignored.
+        stop: Called by the handler at the first signal; it may only set flags, wake the sampler and report.
+            While it is None, no episode can be lost, and the first signal raises.
+        received: The first signal; None if there was none.
+        is_over: Whether only cleanup is left, which must not be interrupted: signals are then ignored.
     """
 
     def __init__(self) -> None:
@@ -28,9 +28,9 @@ class StopSignals:
         self.is_over = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Ask the run to end; raise a `RolloutError` at the second signal, or at once if nothing runs yet."""
+        """Stop the run; raise a `RolloutError` at the second signal, or at the first if nothing runs yet."""
         if self.is_over:
-            # Its `except Exception` has caught the error: an environment that tries again would never end.
+            # User code may have caught the error with `except Exception`, and would run forever.
             if self.received is not None and _runs_episodes(frame):
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # See `is_interrupt`.
                 raise KeyboardInterrupt
@@ -49,12 +49,12 @@ class StopSignals:
         return self.received.name if self.received is not None else "no signal"
 
     def error(self, message: str) -> RolloutError:
-        """Return the error that the run ends with."""
+        """Return the error that ends the run, of the class for the received signal."""
         return InterruptedRunError(message) if self.received is signal.SIGINT else TerminatedRunError(message)
 
 
 def _runs_episodes(frame: FrameType | None) -> bool:
-    """Return whether a signal interrupts a worker of this process."""
+    """Return whether the signal interrupted a worker that runs in this process."""
     while frame is not None and frame.f_code is not WorkerLoop.turn.__code__:
         frame = frame.f_back
     return frame is not None
@@ -62,10 +62,10 @@ def _runs_episodes(frame: FrameType | None) -> bool:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopSignals]:
-    """Handle SIGINT, SIGTERM and SIGHUP inside the block; the former handlers come back after it.
+    """Handle SIGINT, SIGTERM and SIGHUP inside the block, and restore the previous handlers after it.
 
-    A SIGHUP that is ignored, as nohup(1) has it, stays ignored. Outside the main thread, which alone may have
-    handlers, nothing is changed.
+    If SIGHUP is ignored, as under nohup(1), it stays ignored. In a thread other than the main thread, which
+    cannot set handlers, signals are not handled.
     """
     signals = StopSignals()
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -79,7 +79,7 @@ def stop_on_signals() -> Iterator[StopSignals]:
     except KeyboardInterrupt as error:
         if signals.received is None:
             raise
-        raise signals.error("the run was ended at once by a further signal") from error
+        raise signals.error("the run was ended at once by another signal") from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What a run has done so far, and what ended it."""
+"""Tally: the counts of a run in progress, and what ended it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ StoppedBy = Literal["timesteps", "episodes", "episodes_per_worker", "max_time", 
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has done so far."""
+    """The counts of a run in progress, and what ended it."""
 
-    skipped: dict[int, str]  # By number, why an episode was skipped; those of earlier runs too.
+    skipped: dict[int, str]  # The reasons for skipped episodes by number, including earlier runs.
     episodes: int = 0
     steps: int = 0
     return_sum: float = 0.0
-    seconds: float = 0.0  # From when its workers were ready.
+    seconds: float = 0.0  # Since the workers were ready.
     failure: RolloutError | None = None  # The error that ended the sampling early.
-    stopped_by: StoppedBy = "episodes"  # What ended it, if neither an error nor a signal did.
-    acceptance: Record | None = None  # Of all runs that the dataset is of; None without `keep`.
+    stopped_by: StoppedBy = "episodes"  # The option that ended the run, unless an error or a signal did.
+    acceptance: Record | None = None  # Of all runs of the dataset; None without `keep`.
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
 
     def until_failure(self, chunks: Iterator[AnyChunk]) -> Generator[AnyChunk, None, None]:
-        """Keep the sampler's error; the writer's is raised in the loop that this serves, and not here."""
+        """Yield chunks until the sampler raises, and store its error; errors of the writer are not caught."""
         try:
             yield from chunks
         except RolloutError as error:

@@ -1,8 +1,8 @@
-"""Code that files name: what a run folder of rl_zoo3 or a dataset's info.json may run unless it is trusted.
+"""Trust in code that files name: what an rl_zoo3 run folder or a dataset's info.json may run without `--trust`.
 
 Both may come from a stranger. Environments of gymnasium and of known packages, wrappers of an allow-list, and
-policy files whose loaders run no code of the file are used as they are. Everything else needs `trust=true`,
-or `--trust`.
+policy files whose loaders do not run code of the file need no trust. Everything else needs `trust=true` or
+`--trust`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _WRAPPERS = re.compile(
     r"stable_baselines3\.common\.atari_wrappers:(\w+Env|WarpFrame|AtariWrapper)|"
     r"rl_zoo3\.wrappers:(\w+Wrapper|HistoryWrapperObsDict|FrameSkip)"
 )
-"""Wrappers that run nothing else. RecordVideo writes files where its arguments say."""
+"""Wrappers that run no other code. RecordVideo is excluded: its arguments choose where it writes files."""
 _STACKED_FRAMES = "rollout_cli.envs.frames:StackedFrames"
 
 _NAMES_MORE = re.compile(r"[/\\:]|\D\.|\.\D")
-"""What the name of a module or a file has: some environments import or read what an argument names."""
+"""Matches names of modules and files: some environments import or read a module or file that an argument names."""
 
 _DATA_SCHEMES = {"constant", "d3rlpy", "mix", "onnx", "random", "replay", "rllib", "sb3", "zoo"}
-"""Policies that run no code of their files without `trust=true`. TorchScript and exports are programs."""
+"""Schemes whose loaders run no code of the file without `trust=true`. TorchScript and exported programs do."""
 
 
 def check_trusted(
@@ -40,15 +40,15 @@ def check_trusted(
     config: CollectConfig,
     policy: PolicySource | None = None,
     *,
-    hint: str = "pass {trust=True} if the dataset is yours, or you trust all that it names",
+    hint: str = "pass {trust=True} if the dataset is yours, or you trust its code",
 ) -> None:
-    """Raise UserCodeError if a configuration that a file gives may run other code than a known package's.
+    """Raise `UserCodeError` if a configuration from a file may run code that is not of a known package.
 
     Args:
         origin: The file, for the message.
         config: The configuration.
-        policy: Its policy; None if policy and worker class do not come from the file.
-        hint: How the user says that the file is trusted.
+        policy: The policy; None if policy and worker class do not come from the file.
+        hint: How the user can trust the file.
     """
     env = str(config.env)
     wrappers = [spec.partition("?") for spec in config.wrapper]
@@ -62,7 +62,7 @@ def check_trusted(
         refused += filter(None, [config.worker_class])
     if refused:
         raise UserCodeError(
-            f"{origin} names {', '.join(map(repr, refused))}, which may run any code; "
+            f"{origin} names {', '.join(map(repr, refused))}, which may run arbitrary code; "
             "expected registered environments, known wrappers, and policy files without code",
             code="file-may-run-code",
             hint=hint,
@@ -70,11 +70,11 @@ def check_trusted(
 
 
 def _is_known_wrapper(name: str) -> bool:
-    # A module of the working folder would be imported in place of a package, though not of this one.
+    # A module in the working folder shadows an installed package, but not `rollout_cli`.
     return name == _STACKED_FRAMES or bool(_WRAPPERS.fullmatch(name) and not is_in_working_folder(name))
 
 
 def _is_data(record: Record) -> bool:
-    """Return whether a policy, by the record of its source, is loaded without running code of a file."""
+    """Return whether a policy, given its source's record, is loaded without running code of a file."""
     is_trusted = record["scheme"] not in _DATA_SCHEMES or record["options"].get("trust")
     return not is_trusted and all(map(_is_data, record.get("components", ())))

@@ -1,4 +1,4 @@
-"""tune(), the use case: which number of workers and environments samples fastest here."""
+"""tune(): find the number of workers and environments per worker that samples fastest on this machine."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rollout_cli.progress import Progress
 from rollout_cli.run.checks.trial import Trial
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps
 
-_READY_SECONDS = 120.0  # So long may a choice take until each of its workers has ended an episode.
-# Environments of a worker that are tried.
+_READY_SECONDS = 120.0  # Time limit until every worker of a choice has ended an episode.
+# Environments per worker to try.
 _SYNC = (1, 4, 16, 64)
 _NATIVE = (16, 64, 256, 1_024)
-_PIECES = 10  # Episodes are cut so that about so many of each environment end while it is measured.
-_FEWEST = 3  # Messages that a rate can be taken of.
+_PIECES = 10  # Episodes are truncated so that about this many of each environment end while measuring.
+_FEWEST = 3  # Minimum number of messages for a rate.
 _NO_END = 1 << 60
-_HELPS = 1.1  # Twice as many workers help if they are faster by this factor.
-# So many of the fastest are measured so often, in turn.
+_HELPS = 1.1  # Doubling the workers continues while it is faster by this factor.
+# The number of fastest choices that are measured several times, and how often.
 _FINALISTS = 3
 _ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A choice of options, its steps a second (0 where that could not be measured), and why not.
+    """A choice of options and its rate in steps per second; if it was not measured, 0 and the problem.
 
-    Where it was `measured` several times, the rate is the median.
+    If it was `measured` several times, the rate is the median.
     """
 
     options: Values
@@ -43,40 +43,40 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """What was measured: rows in their order, and the bare loop, None without a single environment."""
+    """The measured rows, and the rate of a bare loop in steps per second; None without a single environment."""
 
     rows: Sequence[Row]
     bare_rate: float | None
 
     @property
     def fastest(self) -> Row:
-        """The row with the highest rate, of those that were measured most often."""
+        """The row with the highest rate among the rows that were measured most often."""
         return max(self.rows, key=lambda row: (row.measured, row.rate))
 
     def document(self) -> Values:
-        """Return the result as JSON holds it, each rate in bare loops too."""
+        """Return the result for JSON; `ratio` is a rate divided by the rate of the bare loop."""
         ratios = [row.rate / self.bare_rate if self.bare_rate else None for row in self.rows]
         rows = [{**asdict(row), "ratio": ratio} for row, ratio in zip(self.rows, ratios, strict=True)]
         return {"bare_rate": self.bare_rate, "rows": rows, "fastest": self.fastest.options}
 
 
 def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = None) -> TuneResult:
-    """Measure choices of workers, environments a worker and vectorization, for so many seconds each.
+    """Measure choices of workers, environments per worker and vectorization, for `seconds` each.
 
-    First the environments are chosen, with as many workers as `config` says (by default one a core); then the
-    number of workers, which is doubled as long as that helps: workers whose environments wait need no core of
-    their own. The fastest are measured three times, in turn, and the median counts: the rates of a
-    machine change from one moment to the next by more than those of good choices differ.
+    First choose the environments per worker, with the `workers` of `config` (by default one per core). Then
+    choose the number of workers, which is doubled while that helps: workers whose environments wait can share
+    a core. The fastest choices are measured three times, round-robin, and their median counts, because the
+    rate of a machine varies over time by more than good choices differ.
 
     Raises:
-        RolloutError: If policy or environment cannot be loaded, or no choice could be measured.
+        RolloutError: If the policy or the environment cannot be loaded, or no choice could be measured.
     """
     trial = Trial.of(config, progress or Progress(), _READY_SECONDS + seconds)
     bare_rate, forms = _forms(trial, seconds)
 
     def measure(options: Values) -> Row:
-        words = "measuring workers: {}, environments a worker: {}, vectorization: {}"
-        trial.progress.notice(words.format(*options.values()))
+        notice = "measuring workers: {}, environments per worker: {}, vectorization: {}"
+        trial.progress.notice(notice.format(*options.values()))
         return _measured(trial, options, seconds, bare_rate)
 
     rows = _settled([measure(form) for form in forms], measure)
@@ -95,15 +95,15 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     result = replace(result, rows=[*rows, *_settled(more, measure)])
     if not result.fastest.rate:
         raise WorkerError(
-            f"no choice could be measured; the first one: {result.rows[0].problem}",
+            f"no choice could be measured; problem of the first one: {result.rows[0].problem}",
             code="nothing-measured",
-            hint="`rollout check` says more; {seconds=…} measures for longer",
+            hint="run `rollout check`, or measure for longer with {seconds=…}",
         )
     return result
 
 
 def _settled(rows: Sequence[Row], measure: Callable[[Values], Row]) -> list[Row]:
-    """Return the rows; the fastest have the median of several measurements, which are made in turn."""
+    """Return the rows; measure the fastest again, round-robin, and give them their median rate."""
     finalists = [row for row in sorted(rows, key=lambda row: row.rate)[-_FINALISTS:] if row.rate]
     again = [[measure(row.options).rate for row in finalists] for _ in range(_ROUNDS - 1)]
     rates = zip((row.rate for row in finalists), *again, strict=True)
@@ -115,7 +115,7 @@ def _settled(rows: Sequence[Row], measure: Callable[[Values], Row]) -> list[Row]
 
 
 def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[Values]]:
-    """Return the rate of the bare loop, and the choices of environments that are tried."""
+    """Return the rate of the bare loop, and the choices of environments per worker to try."""
     config = trial.config
     bare_rate = None
     counts = {"sync": _SYNC[:0], "native": _NATIVE}
@@ -127,7 +127,7 @@ def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[Values]]:
             is_plain
             and seen["has_native"]
             and not (config.fresh_env or config.wrapper)
-            and not config.require_reproducible  # A row that resets itself is of no seed of its own.
+            and not config.require_reproducible  # Episodes after an autoreset have no seed.
         )
         counts = {"sync": _SYNC if is_plain else _SYNC[:0], "native": _NATIVE if has_native else _NATIVE[:0]}
     counts[config.vectorization] = (*sorted({*counts[config.vectorization], config.envs_per_worker}),)
@@ -139,7 +139,7 @@ def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[Values]]:
 
 
 def _measured(trial: Trial, options: Values, seconds: float, bare_rate: float | None) -> Row:
-    """Return a choice with its rate, or with what went wrong."""
+    """Measure a choice, and return it with its rate or its problem."""
     limit = None
     n_envs = options["envs_per_worker"]
     if bare_rate and options["vectorization"] == "sync":  # A native environment resets its rows by itself.
@@ -150,7 +150,7 @@ def _measured(trial: Trial, options: Values, seconds: float, bare_rate: float | 
         where = {name: getattr(trial.config, name) for name in ("sampler", "ray_address")}
         with trial.running(limit=limit, **where, **options) as sampler:
             for _ in sampler.stream(EpisodesPerWorker(n_envs)):
-                pass  # From here on all workers are warm.
+                pass  # Warm-up: every worker ends an episode.
             for chunk in sampler.stream(MinTimesteps(_NO_END, sampler.next_number)):
                 times.append(time.monotonic())
                 steps.append(chunk.n_steps)
@@ -158,7 +158,7 @@ def _measured(trial: Trial, options: Values, seconds: float, bare_rate: float | 
                     break
     except RolloutError as error:
         return Row(options, problem=error.message)
-    if len(times) < _FEWEST:  # The time limit of the trial was over before.
+    if len(times) < _FEWEST:  # The trial reached its time limit.
         return Row(options, problem="too few episodes ended")
-    # Episodes of equal lengths end together: a slope does not depend on where such a burst is cut.
+    # Fit a slope: episodes of equal length end in bursts, and a simple quotient depends on where one is cut.
     return Row(options, float(np.polyfit(np.subtract(times, times[0]), np.cumsum(steps), 1)[0]))

@@ -247,7 +247,7 @@ def test_a_long_traceback_is_cut(rollout: Caller, stand_in: StandIn) -> None:
     whole = [f"line {number}" for number in range(250)]
     stand_in.raises = PolicyError("the policy raised", details="\n".join(whole))
     shown = rollout("collect", "--timesteps", "1", "-q", code=3).stderr.splitlines()[-30:]
-    mark = "  … 221 lines left out: --verbose shows all …"
+    mark = "  … 221 lines omitted; --verbose shows them …"
     assert [*whole[:10], mark, *whole[231:]] == shown
     assert "\n".join(whole) in rollout("collect", "--timesteps", "1", "--verbose", code=3).stderr
     document = json.loads(rollout("collect", "--timesteps", "1", "--json", code=3).stdout)

@@ -158,7 +158,7 @@ def test_a_film_of_relabelled_episodes(rollout: Caller) -> None:
     rollout(*MAKE, "--env", "tests.report.worlds:Pictures", "--env-kwargs", "blind=true", "-o", "blind")
     rollout("relabel", "blind", "--reward", "tests.cli.test_edits:ordered", "-o", "labelled")
     ran = rollout("render", "--trust", "labelled", "--episode", "1", "-o", "film")
-    assert "replayed  as stored" in ran.stdout
+    assert "replayed  identical" in ran.stdout
     assert "" == ran.stderr
     refused = rollout("relabel", "blind", "--reward", "tests.cli.test_edits:MAKE", "-o", "no", code=3).stderr
     assert all(part in refused for part in ("tests.cli.test_edits:MAKE", "tuple", "[function-type]"))

@@ -80,7 +80,7 @@ def test_the_folder_is_all_that_is_named(trained: tuple[Any, Path], tmp_path: Pa
     words = ("--max-episode-length", "20", "--seed", "1", "--sampler", "local")
     first = ("collect", "--policy", folder.name, *words, "--episodes", "2", "--output", tmp_path / "out")
     said = called(*first, cwd=folder.parent).stderr
-    assert f"the environment is that of {folder.name}: --env {ENV} --env-kwargs=g=9.0 " in said, said
+    assert f"using the training environment of {folder.name}: --env {ENV} --env-kwargs=g=9.0 " in said, said
     called("collect", "--policy", folder, *FLAGS, *words, "--episodes", "3", "--output", tmp_path / "named")
     called("collect", "--resume", "--episodes", "3", "--output", tmp_path / "out", cwd=Path("/"))
     assert_same_data(tmp_path / "named", tmp_path / "out")

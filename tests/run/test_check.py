@@ -52,27 +52,32 @@ ENVS = {
     "ignores its seed": (
         "fail seeds: episode",
         "at step 0",
-        "the environment draws from no seed",
+        "the environment uses an unseeded generator",
         "self.np_random",
     ),
-    "is constant": ("warn seeds: the first 3 episodes are the same, whatever their seed",),
-    "keeps state": ("fail seeds", "the environment keeps state", "--fresh-env builds"),
-    "keeps state in its module": ("fail seeds", "at step 34", "the environment keeps state", "let reset of"),
-    "draws late": ("fail seeds", "reward at step 34", "draws from no seed"),
+    "is constant": ("warn seeds: the first 3 episodes are equal, but have different seeds",),
+    "keeps state": ("fail seeds", "the environment keeps state", "--fresh-env, which rebuilds"),
+    "keeps state in its module": (
+        "fail seeds",
+        "at step 34",
+        "the environment keeps state",
+        "clear the state of",
+    ),
+    "draws late": ("fail seeds", "reward at step 34", "unseeded generator"),
     "disguises its limit": ("warn endings: all", "terminated at step 20", "truncated=True"),
     "has no end": ("warn endings", "episodes did not end within 200 steps", "--max-episode-length"),
     "gives nan": ("fail running: ", "step 34"),
     "sees nan": ("fail values: observation holds numbers that are not finite", "at step 35"),
     "leaves its space": ("warn values: observation holds values outside of its space", "at step 35"),
-    "has odd infos": ("warn infos: nothing can store the infos env_info.itself", "--drop-info"),
+    "has odd infos": ("warn infos: these infos cannot be stored: env_info.itself", "--drop-info"),
     "has the time in its infos": ("warn seeds", "env_info.now at step 0", "--drop-info"),
-    "changes its action": ("warn masks and actions: env.step changes the action",),
+    "changes its action": ("warn masks and actions: env.step changes its action",),
     "has the time in its infos, and keeps state in its module": (
         "fail seeds: episode",
         "reward at step 34",
         "the environment keeps state across resets",
     ),
-    "passes no seed on": ("fail gymnasium's checker: ", "super().reset(seed=seed)", "was not checked"),
+    "passes no seed on": ("fail gymnasium's checker: ", "super().reset(seed=seed)", "did not run"),
     "is float64, passes no seed on": ("fail gymnasium's checker: ", "super().reset(seed=seed)"),
     "is outside, passes no seed on": ("fail gymnasium's checker: ", "super().reset(seed=seed)"),
     "is outside": ("warn values: observation holds values outside of its space", "at step 0"),
@@ -80,7 +85,9 @@ ENVS = {
     "reuses its array": ("warn gymnasium's checker: ", "share an object"),
     "crashes": ("fail running: worker 0 was killed by SIGABRT in step", "planted.py"),
     "raises": ("fail running: env.step", "a broken joint", "step 34"),
-    "some masks": ("fail masks and actions: the environment has action_masks, and the policy asks for none",),
+    "some masks": (
+        "fail masks and actions: the environment has action_masks, which the policy does not take",
+    ),
     "empty masks": ("fail masks and actions: ", "masks allow no action"),
 }
 """By fault of the environment, what the finding says."""
@@ -129,20 +136,23 @@ POLICIES: dict[str, tuple[str, ...]] = {
     "scales": ("warn range of actions: action stays in [-1, 1]", "Box(-2.0, 2.0"),
     "squashes": ("fail actions: ", "Box(-2.0, 2.0", "--invalid-action clip"),
     "saturates": ("warn range of actions: action is at a bound in 100% of the steps", "squash"),
-    "keeps": ("fail seeds", "action at step 0", "the policy keeps state", "let reset of the policy"),
-    "draws": ("fail seeds", "action at step 0", "the policy draws from no seed"),
+    "keeps": ("fail seeds", "action at step 0", "the policy keeps state", "clear the state of the policy"),
+    "draws": ("fail seeds", "action at step 0", "the policy uses an unseeded generator"),
     "frames": ("fail saved spaces", "--wrapper FrameStackObservation?stack_size=4"),
-    "of_bytes": ("fail saved spaces: the observation space of the policy is Box(0, 255, (2, 1), uint8)",),
-    "bounds": ("warn saved spaces", "Box(-1.0, 1.0, (2, 1), float32), of the environment Box(-5.0, 5.0"),
+    "of_bytes": ("fail saved spaces: the policy's observation space is Box(0, 255, (2, 1), uint8)",),
+    "bounds": (
+        "warn saved spaces",
+        "Box(-1.0, 1.0, (2, 1), float32), but the environment's is Box(-5.0, 5.0",
+    ),
     "turned": ("warn saved spaces", "transpose"),
     "number": ("fail saved spaces", "Discrete(4)"),
     "more": (
-        "fail saved spaces: the action space of the policy is Discrete(4), of the environment Discrete(3)",
+        "fail saved spaces: the policy's action space is Discrete(4), but the environment's is Discrete(3)",
     ),
-    "from_one": ("fail saved spaces: the action space of the policy is Discrete(3, start=1)",),
-    "shape": ("fail saved spaces: the action space of the policy is Box(-2.0, 2.0, (2,)",),
+    "from_one": ("fail saved spaces: the policy's action space is Discrete(3, start=1)",),
+    "shape": ("fail saved spaces: the policy's action space is Box(-2.0, 2.0, (2,)",),
     "Masked": ("fail running", "action_masks"),
-    "at_load": ("fail seeds", "action at step 0", "the policy draws from no seed"),
+    "at_load": ("fail seeds", "action at step 0", "the policy uses an unseeded generator"),
     "missing": ("fail running", "Missing", "weights.pt"),
 }
 """By fault of the policy, what the finding says."""
@@ -204,18 +214,18 @@ def test_a_wrong_stack_is_found(wrappers: tuple[str, ...]) -> None:
 
 
 def test_deterministic_actions_are_the_same() -> None:
-    """A policy that draws though deterministic actions are asked for fails; one that never draws is told."""
+    """A policy that draws though deterministic actions are requested fails; one that never draws is told."""
     found = findings(checked(policy="tests.run.planted:draws", deterministic=True))
-    assert any("fail exploration: deterministic actions are asked for" in line for line in found), found
+    assert any("fail exploration: deterministic actions are requested" in line for line in found), found
     words = [entry["what"] for entry in checked().document()["checks"] if entry["check"] == "exploration"]
-    assert ["8 actions for one observation are the same: the policy does not explore"] == words
+    assert ["8 actions for one observation are equal: the policy does not explore"] == words
 
 
 def test_what_hangs_is_ended() -> None:
     """Time is a budget: what blocks in a worker process is a finding."""
     found = findings(checked("hangs", seconds=2.0))
     assert 1 == len(found)
-    assert "fail running: policy and environment were not ready" in found[0]
+    assert "fail running: policy and environment did not start" in found[0]
 
 
 def test_what_hangs_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +239,7 @@ def test_what_is_sound_passes() -> None:
     """The report says what the run will cost, and which episodes were repeated."""
     report = checked(policy=RANDOM, env="CartPole-v1", env_kwargs={})
     assert [] == findings(report)
-    assert "are the same when run again" in report.findings["seeds"][0].what
+    assert "are identical when run again" in report.findings["seeds"][0].what
     assert {"speed", "a step", "the run"} == report.rows().keys()
     assert 10_000 == report.costs["steps"]
 

@@ -207,7 +207,7 @@ def test_what_may_spoil_the_data_is_reported(tmp_path: Path) -> None:
         env_kwargs={"what": "obs outside"},
         drop_info=("odd",),
     )
-    assert ["--drop-info odd: there was no info of that name"] == reports.notices
+    assert ["--drop-info odd matches no info"] == reports.notices
     assert any("observation" in text for text in reports.warnings), reports.warnings
 
 
@@ -229,7 +229,7 @@ def test_infos_that_are_not_reproducible_are_named_as_options(tmp_path: Path, pr
     options: dict[str, Any] = {"env": "mine:Counting", "episodes": EpisodeRange(0, 3)}
     assert "no" == run(tmp_path / "out", reports, **options).reproducible["status"]
     assert reports.warnings[0].endswith(
-        "only infos differ, which can be left out: --drop-info env_info.deep.count"
+        "drop the infos, since nothing else differs: --drop-info env_info.deep.count"
     )
     without = run(tmp_path / "without", **options, drop_info=("env_info.deep.count",))
     assert "yes" == without.reproducible["status"]
@@ -240,7 +240,7 @@ def test_too_many_workers_are_reported(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("rollout_cli.run.collect.usable_cores", lambda: 2)
     reports = Reports()
     run(tmp_path / "out", reports, timesteps=20, workers=9)
-    assert ["9 workers share 2 usable cores: fewer would be faster"] == reports.warnings
+    assert ["9 workers share 2 usable cores: use fewer workers"] == reports.warnings
 
 
 def test_skipped_episodes_are_listed(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_run_that_is_not_reproducible(tmp_path: Path, required: bool) -> None:
         run(tmp_path / "out", reports, **options)
         (warning,) = reports.warnings
         assert "not reproducible: episode " in warning
-        assert "keeps state from one episode to the next" in warning
+        assert "keeps state across episodes" in warning
     info = info_of(tmp_path / "out")
     verdict = source_of(tmp_path / "out")["reproducible"]
     assert ("complete", "no", "action") == (info["status"], verdict["status"], verdict["difference"]["field"])
@@ -536,7 +536,7 @@ def test_an_empty_folder_begins_a_dataset(tmp_path: Path) -> None:
     reports = Reports()
     options = {"timesteps": 100, "seed": 7, "sampler": "local", "env": LOCAL["env"], "workers": 1}
     resume(tmp_path / "out", reports, **options)
-    assert any("there is nothing to resume" in text for text in reports.notices)
+    assert any("nothing to resume" in text for text in reports.notices)
     assert "complete" == resume(tmp_path / "out", **options).status
     with raises(ConfigError, "resume-without-dataset", "--resume"):
         recorded_options("collect", {"timesteps": 3})

@@ -79,7 +79,7 @@ def test_what_was_rewritten_is_not_replayed(derived: Path, tmp_path: Path) -> No
     convert_dataset(load(tmp_path / "new"), tmp_path / "less", drop_info=["steps"], next_observation=True)
     replayed, notices = replay(load(tmp_path / "less"), range(6), policy=None, env_kwargs={}, trust=True)
     assert [None] * 6 == [episode.difference for episode in replayed]
-    assert "the rewards were relabelled, so they are not compared" in notices
+    assert "rewards are not compared, because they were relabeled" in notices
 
 
 def test_what_one_of_two_lacks_is_replayed_of_the_other(tmp_path: Path, derived: Path) -> None:

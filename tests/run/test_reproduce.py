@@ -349,7 +349,7 @@ def test_other_spaces_are_a_difference() -> None:
     early = EarlyEpisodes()
     early.keep(episode(0, 5))
     found = check(sampler, early, lambda _: nullcontext(anew), steps=5, seconds=0.1, required=False)
-    assert ("no", "the environment has other spaces when it is built again") == (found.status, found.reason)
+    assert ("no", "the environment has other spaces when it is rebuilt") == (found.status, found.reason)
 
 
 def test_time_is_limited() -> None:
@@ -373,7 +373,7 @@ def test_no_episode_to_run_again() -> None:
     sampler: Any = FakeSampler(lambda _: None)
     for steps, reason in (
         (0, "no episode was run"),
-        (5, "not one step fits into the 128 MB of memory for it"),
+        (5, "one step needs more than the 128 MB of memory for it"),
     ):
         found = check(sampler, EarlyEpisodes(), sampler.rebuild, steps=steps, seconds=0.1, required=False)
         assert ("unknown", reason) == (found.status, found.reason)

@@ -73,7 +73,7 @@ def test_workers_are_doubled_as_long_as_that_helps(monkeypatch: pytest.MonkeyPat
     assert 16 <= tuned(monkeypatch, machine, seen, workers=2).fastest.options["workers"]
     tried = dict.fromkeys(workers for workers, *_ in machine.tried)
     assert [2, 1, 3, 4, 8, 16, 32] == [*tried]
-    assert "measuring workers: 16, environments a worker: 1, vectorization: sync" in notices
+    assert "measuring workers: 16, environments per worker: 1, vectorization: sync" in notices
     local = Waiting(16, 1)
     tuned(monkeypatch, local, seen, workers=1, sampler="local")
     assert {1} == {workers for workers, *_ in local.tried}

@@ -1,1 +1,1 @@
-"""The checks of `rollout check`: each is one function that yields findings, in a table by its name."""
+"""The checks of `rollout check`: functions that yield findings, in tables by name."""

@@ -1,4 +1,4 @@
-"""What `check` sees in recorded episodes: how they end, what they hold, and whether they can be repeated."""
+"""Checks of recorded episodes: actions, endings, values, infos and reproducibility."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from rollout_cli.workers.values import WorkerReport
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
 
-_SEVERAL = 3  # Episodes that are alike are a sign, where there are so many.
-# So are so many actions, and such a share of them.
-_MANY = 20
-_ALWAYS = 0.9
-_LONG = 5_000  # Steps within which an episode may be expected to end.
+_SEVERAL = 3  # Minimum number of episodes for a finding about equal episodes.
+_MANY = 20  # Minimum number of actions for a finding about their range.
+_ALWAYS = 0.9  # Minimum share of actions at a bound for a finding.
+_LONG = 5_000  # Steps within which an episode is expected to end.
 _COURSE = ("observation", "last_observation", "action", "reward", "terminated", "truncated", "length")
-"""The fields that make an episode; infos may differ, as the time does, whatever these do."""
+"""The fields that decide whether episodes are equal; infos may differ, for example in the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,14 @@ class Recorded:
     """The first episodes of a run with one worker.
 
     Attributes:
-        trial: What ran them.
+        trial: The trial that ran them.
         spec: The environment's spaces.
-        report: What the worker knew.
-        limit: Steps after which they were cut; None for no cut.
-        wanted: The steps that were asked for.
+        report: The worker's report.
+        limit: Steps after which episodes were truncated; None for no limit.
+        wanted: The requested number of steps.
         chunk: The episodes.
-        summary: The dataset that they make.
-        seconds: What they took.
+        summary: The summary of a dataset of these episodes.
+        seconds: Their wall time.
     """
 
     trial: Trial
@@ -60,13 +59,13 @@ class Recorded:
         return EpisodeBatch.from_chunks(self.spec, [self.chunk.episodes(place, place + 1)])
 
     def again(self, numbers: Sequence[int], **options: Any) -> list[EpisodeBatch]:
-        """Run episodes one after another in a new process, and return them."""
+        """Run episodes sequentially in a fresh process, and return them."""
         with self.trial.running(limit=self.limit, **options) as sampler:
             return [EpisodeBatch.from_chunks(self.spec, [run_again(sampler, number)]) for number in numbers]
 
 
 def _actions(recorded: Recorded) -> Findings:
-    """Look whether actions use the range of their space, and no more."""
+    """Check whether actions use the range of their space."""
     for leaf, values in zip(space_leaves(recorded.spec.action_space), recorded.chunk.actions, strict=True):
         if leaf.kind != "box" or leaf.dtype.kind != "f" or len(values) < _MANY or leaf.bounds is None:
             continue
@@ -77,26 +76,26 @@ def _actions(recorded: Recorded) -> Findings:
             yield Finding(
                 "warn",
                 f"{name} is at a bound in {share:.0%} of the steps",
-                "a policy that gives raw Gaussian actions has to squash or scale them",
+                "squash or scale the raw Gaussian actions of the policy",
             )
         is_narrow = (np.abs(values).max(axis=0) <= 1) & (np.ptp(values, axis=0) > 0)
         if np.any(is_narrow & np.isfinite(high - low) & (np.maximum(-low, high) > 1)):
             yield Finding(
                 "warn",
-                f"{name} stays in [-1, 1], and its space is wider",
-                f"scale actions that are scaled, as exports of SAC and TD3 give them, to {leaf.space}",
+                f"{name} stays in [-1, 1], but its space is wider",
+                f"scale normalized actions, such as those from exported SAC or TD3 policies, to {leaf.space}",
             )
 
 
 def _endings(recorded: Recorded) -> Findings:
-    """Look whether episodes end, and whether a time limit is called an end."""
+    """Check whether episodes end, and whether a time limit is reported as termination."""
     lengths = recorded.chunk.lengths
     terminated = recorded.chunk.terminated
     if recorded.chunk.n_steps < recorded.wanted:
         yield Finding(
             "warn",
             f"episode {len(lengths)} did not end within {recorded.trial.seconds:g} s from the start",
-            "find what blocks or is slow in it, or give more time: {seconds=…}",
+            "find what blocks or is slow, or allow more time: {seconds=…}",
         )
     has_limit = recorded.trial.config.max_episode_length or recorded.report.env["max_episode_length"]
     n_cut = 0 if has_limit else int((~terminated & (lengths == recorded.limit)).sum())
@@ -105,48 +104,48 @@ def _endings(recorded: Recorded) -> Findings:
         yield Finding(
             "fail" if is_long else "warn",
             f"{n_cut} of {len(lengths)} episodes did not end within {recorded.limit} steps, "
-            "and no limit is known",
-            "{max_episode_length=N} truncates them; a larger {seconds=…} looks further",
+            "and the environment has no time limit",
+            "truncate them with {max_episode_length=N}, or check longer episodes with {seconds=…}",
         )
     is_alike = len(lengths) >= _SEVERAL and lengths.min() == lengths.max() > 1
     if is_alike and terminated.all() and not recorded.chunk.truncated.any():
         yield Finding(
             "warn",
             f"all {len(lengths)} episodes are terminated at step {lengths[0]:,}: a time limit in disguise?",
-            "let a time limit give truncated=True: values are learned otherwise then",
+            "return truncated=True at a time limit, so that learners bootstrap the value",
         )
 
 
 def _values(recorded: Recorded) -> Findings:
-    """Name values that are not finite, or outside of their space, at any step."""
+    """Report values that are not finite or outside their space."""
     for anomaly in recorded.summary.anomalies:
         if anomaly.problem == "outside":
-            yield Finding("warn", str(anomaly), "clip it in the environment, or let its space be wider")
+            yield Finding("warn", str(anomaly), "clip it in the environment, or widen its space")
         else:
-            yield Finding("fail", str(anomaly), "find where it arises")
+            yield Finding("fail", str(anomaly), "find where the value is computed")
 
 
 def _infos(recorded: Recorded) -> Findings:
-    """Name infos that nothing can store."""
+    """Report infos that cannot be stored."""
     patterns = recorded.trial.config.drop_info
-    # What the user leaves out is counted too.
+    # The summary also has infos that the user dropped.
     dropped = [
         name for name in recorded.summary.dropped_infos if [*patterns] == unmatched_patterns(patterns, [name])
     ]
     if dropped:
         yield Finding(
             "warn",
-            f"nothing can store the infos {', '.join(dropped[:_SEVERAL])}",
-            "give numbers, texts or arrays, or leave them out: {drop_info=KEY}",
+            f"these infos cannot be stored: {', '.join(dropped[:_SEVERAL])}",
+            "use numbers, strings or arrays, or drop the infos: {drop_info=KEY}",
         )
 
 
 def _seeds(recorded: Recorded) -> Findings:
-    """Look whether seeds decide: other ones give other episodes, and the same ones the same.
+    """Check that different seeds give different episodes, and equal seeds equal episodes.
 
-    A few episodes run again in a new process, in falling order, so that each has another predecessor, and one
-    follows itself: each may have a row of its own. One that differs is run alone in two more processes, which
-    says why.
+    A few episodes run again in a fresh process, in falling order, so that each has another predecessor; one
+    runs twice, because each may have its own row. An episode that differs runs alone in two more processes,
+    which shows the reason.
     """
     count = recorded.chunk.n_episodes
     chunk = recorded.chunk
@@ -154,8 +153,8 @@ def _seeds(recorded: Recorded) -> Findings:
     if count > 1 and not any(first_difference(others[0], other, only=_COURSE) for other in others[1:]):
         yield Finding(
             "warn",
-            f"the first {len(others)} episodes are the same, whatever their seed",
-            "let env.reset use its seed; where nothing is random, one episode is enough",
+            f"the first {len(others)} episodes are equal, but have different seeds",
+            "use the seed in env.reset; if nothing is random, collect one episode only",
         )
     if recorded.report.not_reproducible is not None:
         yield Finding("warn", f"episodes cannot be repeated: {recorded.report.not_reproducible}")
@@ -166,7 +165,7 @@ def _seeds(recorded: Recorded) -> Findings:
     try:
         repeated = recorded.again(numbers)
     except InterruptedRunError:
-        yield Finding("warn", "there was no time to run episodes again", "give more: {seconds=…}")
+        yield Finding("warn", "no time was left to run episodes again", "allow more: {seconds=…}")
         return
     for place, number, again in zip(places, numbers, repeated, strict=True):
         first = recorded.batch(place)
@@ -181,14 +180,14 @@ def _seeds(recorded: Recorded) -> Findings:
             return
     yield Finding(
         "ok",
-        f"{len(set(places))} episodes of up to {chunk.lengths.max():,} steps are the same when run again",
+        f"{len(set(places))} episodes of up to {chunk.lengths.max():,} steps are identical when run again",
     )
 
 
 def _reason(recorded: Recorded, number: int, what: str, who: str, field: str) -> Finding:
-    """Return the finding on an episode that differs in a field: by itself, or by what ran before it.
+    """Return the finding about an episode that differs in a field, with the reason.
 
-    Only this field is compared again: others may differ for another reason.
+    Only this field is compared, because other fields may differ for another reason.
     """
     before = int(recorded.chunk.numbers[0] == number)
     differ = partial(first_difference, only=(field,))
@@ -197,9 +196,9 @@ def _reason(recorded: Recorded, number: int, what: str, who: str, field: str) ->
         if differ(first, second) is not None:
             return Finding(
                 "fail",
-                f"{what}; so it is in fresh processes: the {who} draws from no seed",
-                "draw from self.np_random, which env.reset(seed=) seeds; "
-                "a policy from what its seed(seed) seeds",
+                f"{what}; it also differs between fresh processes: the {who} uses an unseeded generator",
+                "use self.np_random in the environment, which env.reset(seed=) seeds; "
+                "in a policy, a generator that its seed(seed) seeds",
             )
         config = recorded.trial.config
         if who == "policy" and config.envs_per_worker > 1:
@@ -210,16 +209,16 @@ def _reason(recorded: Recorded, number: int, what: str, who: str, field: str) ->
             if differ(alone[0][-1], alone[1][-1]) is None:
                 return Finding(
                     "fail",
-                    f"{what}; the rows of a batch share what the policy draws from",
-                    "give each row a generator of its own (seed_rows), or omit {envs_per_worker}",
+                    f"{what}; the rows of a batch share a generator of the policy",
+                    "use a separate generator for each row (seed_rows), or omit {envs_per_worker}",
                 )
         again = recorded.again([before, number], fresh_env=True)[-1]
         is_fixed = not config.fresh_env and differ(first, again) is None
     except RolloutError as error:
-        return Finding("fail", what, f"why is not known: {error.message}")
-    change = f"let reset of the {who} clear what it keeps, and seed what a module draws from"
+        return Finding("fail", what, f"find the reason; the check for it failed: {error.message}")
+    change = f"clear the state of the {who} in reset, and seed the generators of its modules"
     if is_fixed:
-        change = "{fresh_env=True} builds the environment for each episode, which makes this right"
+        change = "pass {fresh_env=True}, which rebuilds the environment for every episode and fixes this"
     return Finding("fail", f"{what}; the {who} keeps state across resets", change)
 
 
@@ -230,4 +229,4 @@ ON_EPISODES: Mapping[str, Callable[[Recorded], Findings]] = {
     "infos": _infos,
     "seeds": _seeds,
 }
-"""The checks, by the names that the report shows; each yields what is to be said, nothing if all is well."""
+"""The checks of episodes by their name in the report; a check that yields no finding has passed."""

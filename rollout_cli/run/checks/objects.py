@@ -1,4 +1,4 @@
-"""What `check` sees of policy and environment themselves, in a worker process: InspectingWorker."""
+"""Checks of the policy and environment objects, which an InspectingWorker runs in a worker process."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from rollout_cli.workers.values import WorkerReport
 _STEPS = 300
 _SECONDS = 2.0
 _ANSWERS = 8
-_SHORT = 60  # Characters of a space that are shown.
+_SHORT = 60  # Maximum characters of a space in a message.
 _NO_FAULTS = (
-    "not within the observation space",  # Another check judges the values of recorded episodes.
+    "not within the observation space",  # The check of recorded values reports this.
     "different from the unwrapped version",
     "is probably too low",
     "is probably too high",
     "we recommend using a symmetric",
     "maximum and minimum values are equal",
 )
-"""What gymnasium's checker warns of in any wrapper, in its own environments, and in Meta-World."""
+"""Warnings of gymnasium's checker to ignore: wrappers, gymnasium's own environments and Meta-World cause them."""
 _HARMLESS = ("non-deterministic", "share an object")
-"""What ends it and harms no run: workers seed more generators than a reset, and copy observations."""
-_AS_TRAINED = "give the environment the arguments and wrappers of the training"
+"""Errors of the checker that harm no run: workers seed more generators than a reset, and copy observations."""
+_AS_TRAINED = "use the environment arguments and wrappers of the training"
 _clock = time.perf_counter
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a check has to say, and what to change; options in that are marked up as in hints."""
+    """A finding of a check and the change that fixes it, in which options are marked up as in hints."""
 
     status: Literal["ok", "warn", "fail"]
     what: str
@@ -59,23 +59,23 @@ class Finding:
 
 
 Findings = Iterator[Finding]
-"""What a check yields."""
+"""The return type of a check."""
 
 
 class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Returns what a run records: converted observations, and the numbers in arrays of one element.
+    """Wrapper that returns values as a run records them: converted observations, and scalars for 0-d arrays.
 
-    Its space contains everything: gymnasium's checker would end at the first value outside.
+    Its observation space contains every value, because gymnasium's checker stops at the first value outside.
     """
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self.metadata = {}  # The checker converts the actions of an environment of JAX.
+        self.metadata = {}  # The checker would convert the actions of a JAX environment.
         self.recorder = SpaceRecorder(env.observation_space, "the observation")
         space: Any = copy.deepcopy(env.observation_space)
         space.contains = lambda _: True
         self.observation_space = space
-        # The checker looks at these, and at the signature.
+        # The checker inspects `seed`, and `reset` with its signature.
         self.seed = getattr(env, "seed", None)
         reset: Any = functools.partial(self._reset, env.reset)
         self.reset = functools.update_wrapper(reset, env.reset)  # type: ignore[method-assign]
@@ -93,21 +93,21 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class InspectingWorker(DefaultWorker):
-    """A worker that runs no episode: when it is ready, it looks at its policy and environment.
+    """A worker that runs no episode, but checks its policy and environment when it is ready.
 
-    The record of the environment in its report has what it saw: `findings`, by the name of the check;
-    `rate`, the steps a second of its loop, 0 where that raised; `step_bytes`, of a row; `has_native`, whether
-    gymnasium knows a vector form; `is_batched`, whether the policy acts for many environments at once.
+    The environment record of its report has the results: `findings` by the name of the check; `rate`, the
+    steps per second of its loop, 0 if it raised; `step_bytes`, the bytes of a step; `has_native`, whether
+    gymnasium has a vector form; `is_batched`, whether the policy acts for many environments at once.
 
     Args:
-        looks: Whether it makes the checks; else it times a loop that records nothing.
-        bare_seconds: For how long that loop runs.
-        common: What every worker takes.
+        looks: Whether to run the checks; otherwise, time a loop that records nothing.
+        bare_seconds: Duration of that loop.
+        common: Arguments of every worker.
 
     Attributes:
-        is_deterministic: Whether deterministic actions are asked for.
-        rate: As above.
-        recorded_env: The environment as a run records it; there from the report on.
+        is_deterministic: Whether deterministic actions are requested.
+        rate: Steps per second of the loop.
+        recorded_env: The environment as a run records it; set by `report`.
     """
 
     def __init__(self, *, looks: bool, bare_seconds: float = 0.0, **common: Any) -> None:
@@ -126,14 +126,14 @@ class InspectingWorker(DefaultWorker):
         return self._holder.policy
 
     def report(self) -> WorkerReport:
-        """Look, and return the report with what was seen."""
+        """Run the checks or the timed loop, and return the report with the results."""
         report = super().report()
         seed_globals(self._seed, SETUP)
         self.recorded_env = RecordedEnv(self.env)
         findings = {name: _found(look, self) for name, look in ON_OBJECTS.items()} if self._looks else {}
         if not self._looks:
             with reporting(UserCodeError, "a loop of policy and environment raised"):
-                self._time_bare_loop(self._bare_seconds / 4)  # It warms up.
+                self._time_bare_loop(self._bare_seconds / 4)  # Warm-up.
                 self._time_bare_loop(self._bare_seconds)
         registered = getattr(self.env.unwrapped, "spec", None)
         seen = {
@@ -146,13 +146,13 @@ class InspectingWorker(DefaultWorker):
         return replace(report, env={**report.env, **seen})
 
     def _time_bare_loop(self, seconds: float) -> None:
-        """Run the loop that anybody would write; it converts actions, and records nothing."""
+        """Time the usual loop of policy and environment, which converts actions and records nothing."""
         env = self.env
         policy = self.policy
         over = True
         observation = None
         self.recorded_env.reset()
-        if self.recorded_env.recorder.casts:  # The policy needs these.
+        if self.recorded_env.recorder.casts:  # The policy needs the converted observations.
             env = self.recorded_env
         actions = SpaceRecorder(self.env_spec.action_space, "the action", "warn")
         steps = 0
@@ -174,39 +174,39 @@ class InspectingWorker(DefaultWorker):
 
 
 def _found(look: Callable[[InspectingWorker], Findings], worker: InspectingWorker) -> list[Finding]:
-    """Return the findings of a check; what the user's code raises under it is one."""
+    """Return the findings of a check; an error that user code raises is a finding."""
     try:
         return [*look(worker)]
     except BaseException as error:  # noqa: BLE001 - user code may raise anything
-        change = "fix what raises, or what it was given: the traceback below shows where"
-        return [Finding("fail", f"it raised {first_line(error)}", change, traceback_text(error))]
+        change = "fix the code that raises or its arguments: the traceback below shows where"
+        return [Finding("fail", f"raised {first_line(error)}", change, traceback_text(error))]
 
 
 def _checker(worker: InspectingWorker) -> Findings:
-    """Run gymnasium's own checker, on what a run records."""
-    with warnings.catch_warnings(record=True) as heard:
+    """Run gymnasium's checker on the environment as a run records it."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             check_env(worker.recorded_env, skip_render_check=True, skip_close_check=True)
-        except Exception as error:  # noqa: BLE001 - it raises what it finds, and what the environment raises
+        except Exception as error:  # noqa: BLE001 - the checker's errors and the environment's
             is_harmless = any(words in str(error) for words in _HARMLESS)
             yield Finding(
                 "warn" if is_harmless else "fail",
                 first_line(error),
-                "let the environment keep gymnasium's interface; "
-                "what gymnasium's checker looks at after this was not checked",
+                "follow gymnasium's Env API; gymnasium's checker stopped here, so its other checks did not run",
             )
     for text in worker.recorded_env.recorder.casts:
-        yield Finding("warn", text, "let the environment return its space's dtype, or change the space")
-    for text in dict.fromkeys(str(warning.message) for warning in heard):
+        yield Finding("warn", text, "return the space's dtype in the environment, or change the space")
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
         if not any(words in text for words in _NO_FAULTS):
             yield Finding("warn", text.replace("\x1b[33m", "").replace("\x1b[0m", "").removeprefix("WARN: "))
 
 
 def _saved_spaces(worker: InspectingWorker) -> Findings:
-    """Compare the spaces that a policy was trained with, where it has them, with the environment's."""
+    """Compare the spaces stored in a policy, if it has any, with the environment's."""
     holders = (worker.policy.wrapped, getattr(worker.policy.wrapped, "policy", None))
-    turns = any(hasattr(holder, "obs_to_tensor") for holder in holders)  # Stable-Baselines3 turns images.
+    # Stable-Baselines3 transposes images.
+    turns = any(hasattr(holder, "obs_to_tensor") for holder in holders)
     for name in ("observation_space", "action_space"):
         named = (getattr(holder, name, None) for holder in holders)
         saved = next((space for space in named if isinstance(space, spaces.Space)), None)
@@ -215,7 +215,7 @@ def _saved_spaces(worker: InspectingWorker) -> Findings:
 
 
 def _compared(name: str, policy_space: Space, env_space: Space, *, turns: bool) -> Findings:
-    """Compare two spaces, of Dicts each part; a policy that turns images may have their channels first."""
+    """Compare two spaces, and each part of Dict spaces; if `turns`, the policy's images may be channels-first."""
     for part, saved, space in differences(name, policy_space, env_space):
         before = saved
         if turns and isinstance(saved, spaces.Box) and saved.low.ndim == 3:  # noqa: PLR2004
@@ -227,7 +227,7 @@ def _compared(name: str, policy_space: Space, env_space: Space, *, turns: bool) 
 
 
 def _has_same_bounds(saved: Space, space: Space) -> bool:
-    """Return whether two Boxes have equal bounds in another order: VecFrameStack repeats each n times."""
+    """Return whether two Boxes have equal bounds in any order: VecFrameStack repeats each bound n times."""
     if not isinstance(saved, spaces.Box) or not isinstance(space, spaces.Box):
         return False
     before, now = (
@@ -242,18 +242,18 @@ def _space_difference(what: str, saved: Space, space: Space) -> Finding:
         str(side) if len(str(side)) <= _SHORT else f"{type(side).__name__} {side.shape} of {side.dtype}"
         for side in (saved, space)
     )
-    text = f"the {what} of the policy is {was}, of the environment {now}"
+    text = f"the policy's {what} is {was}, but the environment's is {now}"
     old = space_leaves(saved)
     new = space_leaves(space)
     forms, wanted_forms = (
         [(leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in leaves] for leaves in (new, old)
     )
     if forms == wanted_forms:
-        # Bounds of a Box change nothing that a network takes.
+        # A network accepts a Box with other bounds.
         return Finding("warn" if all(leaf.kind == "box" for leaf in new) else "fail", text, _AS_TRAINED)
     if len(old) == len(new) == 1 and old[0].shape != new[0].shape:
         if sorted(old[0].shape) == sorted(new[0].shape):
-            return Finding("warn", text, "transpose the observation, unless the policy does so by itself")
+            return Finding("warn", text, "transpose the observation, unless the policy transposes it")
         wanted = int(np.prod(old[0].shape))
         has = int(np.prod(new[0].shape))
         if wanted > has and wanted % has == 0:
@@ -261,17 +261,18 @@ def _space_difference(what: str, saved: Space, space: Space) -> Finding:
             return Finding(
                 "fail",
                 text,
-                f"it may want {count} frames: {{wrapper=FrameStackObservation?stack_size={count}}}",
+                f"stack {count} frames, if the policy needs them: "
+                f"{{wrapper=FrameStackObservation?stack_size={count}}}",
             )
     return Finding("fail", text, _AS_TRAINED)
 
 
 def _steps(worker: InspectingWorker) -> Findings:
-    """Take some steps, and look at masks, and at actions that a step changes."""
+    """Take some steps, and check action masks and whether a step changes its action."""
     env = worker.recorded_env
     policy = worker.policy
     space = worker.env_spec.action_space
-    if isinstance(policy.users_own, RecordedPolicy):  # It acts in recorded episodes alone.
+    if isinstance(policy.users_own, RecordedPolicy):  # It can act in recorded episodes only.
         return
     record = SpaceRecorder(space, "the action", "clip").record
     has_masks = env.has_wrapper_attr("action_masks")
@@ -295,25 +296,25 @@ def _steps(worker: InspectingWorker) -> Findings:
         seen["steps"] += 1
     worker.rate = seen["steps"] / (_clock() - began)
     if seen["edited"]:
-        yield Finding("warn", "env.step changes the action that it is given", "let it change a copy")
+        yield Finding("warn", "env.step changes its action in place", "copy the action before changing it")
     if seen["empty"]:
         yield Finding(
             "fail",
             f"{seen['empty']} of {seen['steps']} masks allow no action",
-            "let action_masks() allow one at least, or end the episode",
+            "allow at least one action in action_masks(), or end the episode",
         )
     if seen["forbidden"] or (has_masks and not policy.takes_masks):
-        who = "and the policy asks for none" if not policy.takes_masks else "which the policy ignores"
+        who = "which the policy does not take" if not policy.takes_masks else "which the policy ignores"
         yield Finding(
             "fail" if seen["forbidden"] else "warn",
             f"the environment has action_masks, {who}: "
             f"{seen['forbidden']} of {seen['steps']} actions are forbidden",
-            "give the policy's predict an argument action_masks, as MaskablePPO has",
+            "add an argument action_masks to the policy's predict, as in MaskablePPO",
         )
 
 
 def _exploration(worker: InspectingWorker) -> Findings:
-    """Ask for several actions for one observation: whether the policy draws."""
+    """Check whether the policy explores, by sampling several actions for one observation."""
     policy = worker.policy
     answers = []
     if isinstance(policy.users_own, RecordedPolicy):
@@ -329,19 +330,17 @@ def _exploration(worker: InspectingWorker) -> Findings:
     if worker.is_deterministic and not is_same:
         yield Finding(
             "fail",
-            f"deterministic actions are asked for, and {_ANSWERS} of one observation differ",
-            "let `deterministic` end all draws, and `reset` clear what the policy keeps",
+            f"deterministic actions are requested, but {_ANSWERS} actions for one observation differ",
+            "do not sample if `deterministic`, and clear the policy's state in `reset`",
         )
     elif is_same:
-        yield Finding(
-            "ok", f"{_ANSWERS} actions for one observation are the same: the policy does not explore"
-        )
+        yield Finding("ok", f"{_ANSWERS} actions for one observation are equal: the policy does not explore")
 
 
 def _stack(worker: InspectingWorker) -> Findings:
-    """Look for wrappers that are fit for training and wrong for data."""
+    """Report wrappers that suit training but spoil recorded data."""
     for line in stack_warnings(worker.env):
-        yield Finding("warn", line, "wrap the environment otherwise")
+        yield Finding("warn", line, "remove or replace the wrapper")
 
 
 ON_OBJECTS: Mapping[str, Callable[[InspectingWorker], Findings]] = {
@@ -351,4 +350,4 @@ ON_OBJECTS: Mapping[str, Callable[[InspectingWorker], Findings]] = {
     "masks and actions": _steps,
     "exploration": _exploration,
 }
-"""The checks, by the names that the report shows; each yields what is to be said, nothing if all is well."""
+"""The checks of objects by their name in the report; a check that yields no finding has passed."""

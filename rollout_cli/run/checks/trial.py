@@ -1,4 +1,4 @@
-"""Trial: workers that run for a short time, so that `check` and `tune` see what policy and environment do."""
+"""Trial: workers that run for a short time, with which `check` and `tune` try a configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rollout_cli.workers.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A configuration whose sources are found; its workers get so many `seconds` from each start of them."""
+    """A configuration with its sources; its workers are stopped `seconds` after they are started."""
 
     config: CollectConfig
     policy: PolicySource
@@ -32,12 +32,12 @@ class Trial:
 
     @classmethod
     def of(cls, config: CollectConfig, progress: Progress, seconds: float) -> Self:
-        """Find the sources of a configuration, and give it the seed 0 where it has none.
+        """Find the sources of a configuration, without loading them, and return its trial; the default seed is 0.
 
         Raises:
-            RolloutError: If policy or environment cannot be found; nothing of them is loaded.
+            RolloutError: If the policy or the environment cannot be found.
         """
-        check_nothing_cut(config)  # Of a dataset that is to be resumed.
+        check_nothing_cut(config)  # Options of a dataset to resume may lack secrets.
         policy, config = policy_of(completed(config, progress))
         config = replace(config, seed=config.seed or 0, max_worker_restarts=0)
         return cls(config, policy, env_of(config), progress, seconds)
@@ -46,11 +46,12 @@ class Trial:
     def running(
         self, *, limit: int | None = None, kind: type[Worker] | None = None, **options: Any
     ) -> Iterator[Sampler]:
-        """Run with changed options, by default in one process; the first death of a worker is an error.
+        """Start workers with changed options, by default one process, and yield their sampler.
+
+        When the time is over, a stream of the sampler ends early. The first death of a worker is an error.
 
         Raises:
-            InterruptedRunError: If the workers are not ready in time. What the caller asks for then ends
-                early.
+            InterruptedRunError: If the workers are not ready in time.
         """
         alone = {"workers": 1, "sampler": DEFAULT_SAMPLER, "ray_address": None}
         config = replace(self.config, **{**alone, **options})
@@ -72,10 +73,10 @@ class Trial:
                 timer.cancel()
 
     def inspected(self, **arguments: Any) -> Record:
-        """Return what an `InspectingWorker` with these arguments sees.
+        """Return the environment record of an `InspectingWorker` with these arguments.
 
         Raises:
-            RolloutError: If it cannot be built in time.
+            RolloutError: If the worker cannot be built in time.
         """
         with self.running(
             kind=InspectingWorker, worker_args=arguments, worker_class=None, envs_per_worker=1
