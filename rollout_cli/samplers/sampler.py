@@ -321,6 +321,8 @@ class PlanSampler:
         try:
             yield
         except BaseException as error:
+            if isinstance(error, InternalError):
+                error.add_note("\n".join(["the last events and instructions of the sampler:", *call.story]))
             # With GeneratorExit the caller has enough, and the workers stop.
             if call.generation == self._generation and not isinstance(error, GeneratorExit):
                 self._updates.has_failed = isinstance(error, UserCodeError) and not error.episodes

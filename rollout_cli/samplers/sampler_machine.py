@@ -8,6 +8,7 @@ has the table.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,9 @@ class Fail:
 
 Instruction = StartWorker | Send | Warn | Fail
 
+MOST_STORY = 200
+"""Number of the last events and instructions that an internal error of a sampler shows."""
+
 MOST_UNMET = 1_000
 """After so many episodes without an info that `keep` names, the name is taken to be wrong."""
 
@@ -84,6 +88,7 @@ class SamplerMachine:
 
     Attributes:
         plan: Which episodes it runs.
+        story: The last events and instructions, oldest first, a line each, without chunks or user objects.
         buffer: Has the chunks whose turn it is, and those that wait for one before them.
     """
 
@@ -131,6 +136,7 @@ class SamplerMachine:
         self._ready: set[int] = set()
         self._highest_ended: dict[int, int] = {}  # By partition, the highest number that ended.
         self._n_ended = 0
+        self.story: deque[str] = deque(maxlen=MOST_STORY)
         # By name, the error of an info that no episode has had; None before the first judgement.
         self._unmet: Mapping[str, RolloutError] | None = None
 
@@ -156,13 +162,17 @@ class SamplerMachine:
                 self.generation, updates, lease, self._plan.stride, salt, self._due(worker), rebuild=is_new
             )
             instructions.append(Send(worker, start))
-        return instructions
+        return self._noted(instructions)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take what happened.
 
-        After a failure finished episodes are still handed on, but nobody is brought up again.
+        After a failure finished episodes are still handed on, but no worker is restarted.
         """
+        self.story.append(_entry(event))  # Before: handling it may raise.
+        return self._noted(self._handle(event, now))
+
+    def _handle(self, event: Event, now: float) -> list[Instruction]:
         match event:
             case Warn():
                 return [event]
@@ -196,7 +206,7 @@ class SamplerMachine:
         for worker, runs in enumerate(self._leases.in_flight):
             if not runs:
                 instructions += self._lease(worker)
-        return instructions
+        return self._noted(instructions)
 
     def stop(self) -> list[Instruction]:
         """Begin no more numbers; drop those above their partition's highest ended one; the others run on.
@@ -214,11 +224,15 @@ class SamplerMachine:
             if self._leases.drop_above(worker, last):
                 instructions.append(Send(worker, Continue((), last)))
         self._is_ending = True
-        return instructions
+        return self._noted(instructions)
 
     def end(self) -> list[Instruction]:
         """End the call: every worker that has numbers stops."""
         return [Send(worker, Stop()) for worker, runs in enumerate(self._leases.in_flight) if runs]
+
+    def _noted(self, instructions: list[Instruction]) -> list[Instruction]:
+        self.story.extend(map(_entry, instructions))
+        return instructions
 
     @property
     def paces(self) -> list[Pace]:
@@ -327,3 +341,12 @@ class SamplerMachine:
         if missing is not None:
             self._due_rows[worker] = min(FLUSH_ROWS, max(1, missing // (2 * self.n_workers)))
         return self._due_rows[worker]
+
+
+def _entry(item: Event | Instruction) -> str:
+    """Describe an event or instruction by its kind, worker and episode numbers."""
+    what = item.command if isinstance(item, Send) else item
+    entry = f"{type(what).__name__} {getattr(item, 'worker', '')}"
+    if isinstance(what, Batch):
+        entry += f" {what.chunk.numbers[:1]}"  # Empty for an empty chunk.
+    return entry + f" {getattr(what, 'lease', '')}"[:100]

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rollout_cli.cli.output import report
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import EnvError, UsageError, WorkerError
+from rollout_cli.errors import EnvError, InternalError, UsageError, WorkerError
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Judged, Start, Started, Stop, Update
 from rollout_cli.samplers.plan import (
@@ -26,7 +27,7 @@ from rollout_cli.samplers.plan import (
 )
 from rollout_cli.samplers.pool import Died, Warn
 from rollout_cli.samplers.reorder import ReorderBuffer
-from rollout_cli.samplers.sampler_machine import Fail, SamplerMachine, Send, StartWorker
+from rollout_cli.samplers.sampler_machine import MOST_STORY, Fail, SamplerMachine, Send, StartWorker
 from rollout_cli.samplers.supervision import Decision, Supervision, Supervisor
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.workers.factory import WorkerFactory
@@ -533,3 +534,33 @@ class TestSupervisor:
         """A worker that has not taken its `Start` runs what the call before left: maybe another policy's."""
         rules = Supervision(on_env_error=rule, episode_timeout=2.0, max_worker_restarts=0)
         assert Decision() == self.died(Supervisor(rules, 0), (5,), late=(5,), starting=True)
+
+
+def test_the_story_has_the_last_events_and_instructions_in_order() -> None:
+    """It is bounded, since a run may last for weeks."""
+    machine = begun(n_workers=1)
+    machine.handle(Started(0, 5, BOX_SPEC), 0.0)
+    kinds = [line.split()[0] for line in machine.story]
+    assert kinds[:3] == ["StartWorker", "Start", "Started"]
+    for _ in range(2 * MOST_STORY):
+        machine.handle(Warn("a long text " * 100), 0.0)
+    assert {line.split()[0] for line in machine.story} == {"Warn"}
+    assert len(machine.story) == MOST_STORY
+    assert max(map(len, machine.story)) < 200
+
+
+def test_an_internal_error_shows_the_story_under_verbose_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise InternalError("a fault")
+
+    script = Script(lengths=lambda _: 1)
+    sampler = SimulatedSampler(script, 1, pool_options={"seed": 0})
+    monkeypatch.setattr(SamplerMachine, "_handle", fails)
+    with pytest.raises(InternalError) as caught:
+        list(sampler.stream(Episodes(0, 2)))
+    report(caught.value, as_json=False, verbose=False)
+    assert "Started" not in capsys.readouterr().err
+    report(caught.value, as_json=False, verbose=True)
+    assert "\nStarted 0" in capsys.readouterr().err
