@@ -26,7 +26,7 @@ nitpick_ignore_regex = [
     # Other packages' objects: their sites are not asked, so that the build needs no network.
     (r"py:.*", r"(abc|collections|enum|gymnasium|np|npt|numpy|os|pathlib|pyarrow|ray|torch|typing)\..*"),
     # Types in signatures that are not public.
-    (r"py:class", r"rollout_cli\.(dataset|exporters|progress|samplers)\..*"),
+    (r"py:class", r"rollout_cli\.(dataset|exporters|progress|run|samplers|workers)\..*"),
     (r"py:class", r"Env|EpisodeRules|PinRules|StartMethod|WorkerContext|WorkerSetup"),
 ]
 autodoc_typehints = "description"
@@ -41,23 +41,30 @@ _OUTSIDE = {
     "architecture": "ARCHITECTURE.md",
     "benchmarks": "benchmarks/README.md",
     "changelog": "CHANGELOG.md",
+    "contributing": "CONTRIBUTING.md",
+    "readme": "README.md",
     "security": "SECURITY.md",
 }
-"""By page, files of the repository that are no part of this folder; the page shows the file."""
+"""By page, files of the repository that are outside of this folder; the page shows the file."""
 
 
 def _show_outside(app: object, docname: str, source: list[str]) -> None:
-    """Put a file of the repository in place of its page, and let links lead to the pages."""
+    """Put a file of the repository in place of its page, and make links lead to the pages."""
     text = source[0]
     if docname in _OUTSIDE:
-        text = (_ROOT / _OUTSIDE[docname]).read_text(encoding="utf-8")
-        text = text.replace("](docs/", "](").replace("](../docs/", "](")
-        text = text.replace("](SECURITY.md", "](security.md").replace(
-            "](ARCHITECTURE.md", "](architecture.md"
-        )
-    up = "../" * (docname.count("/") + 1)
+        text = (_ROOT / _OUTSIDE[docname]).read_text(encoding="utf-8").replace("](../docs/", "](docs/")
+        for page, file in _OUTSIDE.items():
+            text = text.replace(f"]({file}", f"]({page}.md")
+        text = text.replace("](docs/README.md", "](index.md").replace("](docs/", "](")
+        # A folder is not a page.
+        text = re.sub(r"\[([^\]]+)\]\(sample_configs/?\)", r"\1", text)
+    elif docname == "index":  # On GitHub, README.md is the index.
+        text = (_ROOT / "docs" / "README.md").read_text(encoding="utf-8") + text
+    here = "../" * docname.count("/")
     for page, file in _OUTSIDE.items():
-        text = text.replace(f"]({up}{file}", f"]({up[3:]}{page}.md")
+        text = text.replace(f"](../{here}{file}", f"]({here}{page}.md")
+    if not docname.startswith("use/"):  # It has a README.md itself.
+        text = text.replace("](README.md", "](index.md")
     source[0] = text
 
 

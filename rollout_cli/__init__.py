@@ -20,7 +20,8 @@ if TYPE_CHECKING:
         relabel_dataset as relabel_dataset,
         split_dataset as split_dataset,
     )
-    from rollout_cli.dataset.reader import load as load
+    from rollout_cli.dataset.reader import Dataset as Dataset, Episode as Episode, load as load
+    from rollout_cli.dataset.verify import verify_dataset
     from rollout_cli.envs.updates import (
         EnvUpdate as EnvUpdate,
         ExistingEnvUpdate as ExistingEnvUpdate,
@@ -35,7 +36,14 @@ if TYPE_CHECKING:
     )
     from rollout_cli.errors import RolloutError as RolloutError
     from rollout_cli.exporters.export import export as export
+    from rollout_cli.progress import Progress as Progress
+    from rollout_cli.reports.card import write_card
+    from rollout_cli.reports.figure import figure_of
+    from rollout_cli.reports.page import write_report
+    from rollout_cli.run.check import check as check
     from rollout_cli.run.collect import CollectResult as CollectResult, collect as collect
+    from rollout_cli.run.merge import merge as merge
+    from rollout_cli.run.replay import replay as replay
     from rollout_cli.samplers.local_sampler import LocalSampler as LocalSampler
     from rollout_cli.samplers.plan import (
         Episodes as Episodes,
@@ -51,6 +59,11 @@ if TYPE_CHECKING:
     from rollout_cli.workers.kinds import DefaultWorker as DefaultWorker, VecWorker as VecWorker
     from rollout_cli.workers.worker import Worker as Worker
 
+    card = write_card
+    plot = figure_of
+    report = write_report
+    verify = verify_dataset
+
 _HOMES = {
     "options.config": ("CollectConfig",),
     "dataset.operations": (
@@ -60,12 +73,20 @@ _HOMES = {
         "relabel_dataset",
         "split_dataset",
     ),
-    "dataset.reader": ("load",),
+    "dataset.reader": ("Dataset", "Episode", "load"),
+    "dataset.verify": ("verify",),
     "envs.updates": ("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"),
     "episodes.batch": ("EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch"),
     "errors": ("RolloutError",),
     "exporters.export": ("export",),
+    "progress": ("Progress",),
+    "reports.card": ("card",),
+    "reports.figure": ("plot",),
+    "reports.page": ("report",),
+    "run.check": ("check",),
     "run.collect": ("CollectResult", "collect"),
+    "run.merge": ("merge",),
+    "run.replay": ("replay",),
     "samplers.local_sampler": ("LocalSampler",),
     "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),
     "samplers.processes.pool": ("MultiprocessingSampler",),
@@ -77,6 +98,8 @@ _HOMES = {
     "workers.kinds": ("DefaultWorker", "VecWorker"),
     "workers.worker": ("Worker",),
 }
+_ORIGINALS = {"card": "write_card", "plot": "figure_of", "report": "write_report", "verify": "verify_dataset"}
+"""By public name, the function's own, which says more within the package."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME_OF, "__version__"])  # noqa: PLE0605 - a sorted list is a list
@@ -85,10 +108,10 @@ __all__ = sorted([*_HOME_OF, "__version__"])  # noqa: PLE0605 - a sorted list is
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), _ORIGINALS.get(name, name))
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -32,7 +32,7 @@ _MAX_PER_COLUMN = 32  # Numbers of an array column that `stats` shows, one per l
 
 def info(folder: Folder, *, json: JsonFlag = False) -> None:
     """Summarize a dataset and the run that made it; --json prints info.json."""
-    from rollout_cli.report.identity import facts_of, identity  # noqa: PLC0415 - imports numpy and pyarrow
+    from rollout_cli.reports.identity import facts_of, identity  # noqa: PLC0415 - imports numpy and pyarrow
 
     if not (folder / "meta").exists():
         children = sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))
@@ -69,7 +69,7 @@ def head(
 
 
 def _first_episodes(dataset: Dataset, number: int) -> list[Record]:
-    from rollout_cli.report.identity import end_of  # noqa: PLC0415 - as above
+    from rollout_cli.reports.identity import end_of  # noqa: PLC0415 - as above
 
     return [
         {
@@ -115,8 +115,8 @@ def _shortened(value: Any, digits: int = 6) -> str:
 
 def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     """Print statistics of returns, lengths, episode ends and every column."""
-    from rollout_cli.report.charts import stats_of  # noqa: PLC0415 - imports numpy and pyarrow
-    from rollout_cli.report.identity import ends, figures, spread  # noqa: PLC0415 - as above
+    from rollout_cli.reports.charts import stats_of  # noqa: PLC0415 - imports numpy and pyarrow
+    from rollout_cli.reports.identity import ends, figures, spread  # noqa: PLC0415 - as above
 
     dataset = rollout_cli.load(folder)
     steps = int(dataset.rows.column("length").sum())
@@ -169,7 +169,7 @@ def list_datasets(
     folder: Annotated[Path, folder_argument("FOLDER", "Folder or URI.")], *, json: JsonFlag = False
 ) -> None:
     """List all datasets in a folder and its subfolders."""
-    from rollout_cli.report.identity import sized  # noqa: PLC0415 - imports numpy and pyarrow
+    from rollout_cli.reports.identity import sized  # noqa: PLC0415 - imports numpy and pyarrow
 
     if not folder.is_dir():
         raise StorageError(f"folder not found: {folder}", code="folder-missing")
@@ -199,7 +199,7 @@ def list_datasets(
 
 def _listed(path: Path) -> Record:
     """Return the facts of one dataset; if it cannot be read, its status is the error message."""
-    from rollout_cli.report.identity import facts_of  # noqa: PLC0415 - as above
+    from rollout_cli.reports.identity import facts_of  # noqa: PLC0415 - as above
 
     try:
         dataset = rollout_cli.load(path)
@@ -251,9 +251,9 @@ def plot(
 ) -> None:
     """Plot a dataset in the terminal, or to an image file with --output."""
     from rollout_cli.episodes.plain import plain_value  # noqa: PLC0415 - imports numpy
-    from rollout_cli.report.charts import chart_of  # noqa: PLC0415 - imports numpy and pyarrow
-    from rollout_cli.report.figure import write_figure  # noqa: PLC0415 - as above
-    from rollout_cli.report.text import lines  # noqa: PLC0415 - as above
+    from rollout_cli.reports.charts import chart_of  # noqa: PLC0415 - imports numpy and pyarrow
+    from rollout_cli.reports.figure import write_figure  # noqa: PLC0415 - as above
+    from rollout_cli.reports.text import lines  # noqa: PLC0415 - as above
 
     chart = chart_of(rollout_cli.load(folder), name)
     document = {"path": str(folder), "plot": name, "chart": plain_value(asdict(chart))}
@@ -334,8 +334,8 @@ def report(
     json: JsonFlag = False,
 ) -> None:
     """Write an HTML report of a dataset's episodes, columns and origin."""
-    from rollout_cli.report.identity import sized  # noqa: PLC0415 - imports numpy and pyarrow
-    from rollout_cli.report.page import write_report  # noqa: PLC0415 - as above
+    from rollout_cli.reports.identity import sized  # noqa: PLC0415 - imports numpy and pyarrow
+    from rollout_cli.reports.page import write_report  # noqa: PLC0415 - as above
 
     n_bytes = write_report(rollout_cli.load(folder), output)
     show(

@@ -86,7 +86,7 @@ def card(
     json: JsonFlag = False,
 ) -> None:
     """Rewrite a dataset's card (README.md) for the Hugging Face Hub."""
-    from rollout_cli.report.card import write_card  # noqa: PLC0415 - imports numpy and pyarrow
+    from rollout_cli.reports.card import write_card  # noqa: PLC0415 - imports numpy and pyarrow
 
     path = write_card(folder, license=license, plot=plot)
     show(

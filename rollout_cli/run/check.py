@@ -80,7 +80,7 @@ class CheckReport:
 
 
 def check(
-    config: CollectConfig, *, seconds: float, strict: bool = False, progress: Progress | None = None
+    config: CollectConfig, *, seconds: float = 60.0, strict: bool = False, progress: Progress | None = None
 ) -> CheckReport:
     """Try a run in a few processes, each limited to `seconds`, and return the report.
 

@@ -22,7 +22,7 @@ from rollout_cli.episodes.spaces import Array, SpaceRows
 from rollout_cli.errors import EnvError, EnvLoadError
 from rollout_cli.keywords import Keywords
 from rollout_cli.options.config import CollectConfig
-from rollout_cli.report.frames import as_frame, check_film, filming, image_column
+from rollout_cli.reports.frames import as_frame, check_film, filming, image_column
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.request import env_of

@@ -13,8 +13,8 @@ import pytest
 
 from rollout_cli import CollectConfig, collect
 from rollout_cli.options.types import EpisodeRange
-from rollout_cli.report import charts
-from rollout_cli.report.identity import sized
+from rollout_cli.reports import charts
+from rollout_cli.reports.identity import sized
 from tests.cli.calling import Caller
 from tests.helpers.datasets import episodes_of, info_of, set_source, steps_of
 

@@ -22,7 +22,7 @@ import pytest
 from rollout_cli.cli.output import report
 from rollout_cli.cli.streams import WITH_ASCII
 from rollout_cli.errors import StorageError
-from rollout_cli.report.charts import PLOTS
+from rollout_cli.reports.charts import PLOTS
 from tests.cli.calling import Caller
 from tests.helpers import processes
 from tests.helpers.datasets import has_commit, info_of, numbers_of

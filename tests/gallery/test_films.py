@@ -12,9 +12,9 @@ from rollout_cli import CollectConfig, collect
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.options.types import EpisodeRange
-from rollout_cli.report.card import write_card
-from rollout_cli.report.charts import PLOTS, Dimension, Profiles, chart_of
-from rollout_cli.report.figure import write_figure
+from rollout_cli.reports.card import write_card
+from rollout_cli.reports.charts import PLOTS, Dimension, Profiles, chart_of
+from rollout_cli.reports.figure import write_figure
 from tests.helpers.processes import rollout
 
 

@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.report import charts
-from rollout_cli.report.charts import Dimension, bins_of, dimensions, some_steps
+from rollout_cli.reports import charts
+from rollout_cli.reports.charts import Dimension, bins_of, dimensions, some_steps
 from tests.helpers.chunks import episode
 from tests.helpers.writing import write_dataset
 

@@ -13,10 +13,10 @@ import pytest
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.errors import DatasetExistsError, UsageError
-from rollout_cli.report import svg
-from rollout_cli.report.charts import Bars, Ranges, over_time
-from rollout_cli.report.page import page, write_report
-from rollout_cli.report.text import lines
+from rollout_cli.reports import svg
+from rollout_cli.reports.charts import Bars, Ranges, over_time
+from rollout_cli.reports.page import page, write_report
+from rollout_cli.reports.text import lines
 from tests.helpers.errors import raises
 
 EMPTY = {"meta", "img"}

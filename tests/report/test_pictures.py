@@ -22,12 +22,12 @@ from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import DatasetExistsError, EnvError, EnvLoadError, UsageError
 from rollout_cli.options.types import EpisodeRange
-from rollout_cli.report import svg
-from rollout_cli.report.card import write_card
-from rollout_cli.report.charts import PLOTS, Bars, Ranges, chart_of, histogram
-from rollout_cli.report.figure import drawn, write_figure
-from rollout_cli.report.frames import as_frame, filming, png
-from rollout_cli.report.text import lines
+from rollout_cli.reports import svg
+from rollout_cli.reports.card import write_card
+from rollout_cli.reports.charts import PLOTS, Bars, Ranges, chart_of, histogram
+from rollout_cli.reports.figure import drawn, write_figure
+from rollout_cli.reports.frames import as_frame, filming, png
+from rollout_cli.reports.text import lines
 from rollout_cli.run.render import AGAIN, STORED, render
 from tests.helpers.chunks import episode
 from tests.helpers.datasets import data_hashes, info_of

@@ -12,8 +12,8 @@ from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.record import CardRecord
 from rollout_cli.dataset.store import file_store
 from rollout_cli.errors import UsageError
-from rollout_cli.report.charts import chart_of
-from rollout_cli.report.figure import drawn
+from rollout_cli.reports.charts import chart_of
+from rollout_cli.reports.figure import drawn
 from rollout_cli.sources.remote import folder_of
 
 _LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")

@@ -19,8 +19,8 @@ from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.stats import MAX_ELEMENTS, Anomaly
 from rollout_cli.errors import UsageError
 from rollout_cli.keywords import Record
-from rollout_cli.report import svg
-from rollout_cli.report.charts import (
+from rollout_cli.reports import svg
+from rollout_cli.reports.charts import (
     Bars,
     Dimension,
     Ranges,
@@ -30,9 +30,9 @@ from rollout_cli.report.charts import (
     over_time,
     some_steps,
 )
-from rollout_cli.report.frames import as_frame, image_column, png
-from rollout_cli.report.identity import end_of, ends, facts_of, figures, identity, sized
-from rollout_cli.report.svg import tag
+from rollout_cli.reports.frames import as_frame, image_column, png
+from rollout_cli.reports.identity import end_of, ends, facts_of, figures, identity, sized
+from rollout_cli.reports.svg import tag
 from rollout_cli.sources.untrusted import printable, shell_word
 
 _MOST_ROWS = 300

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.episode_table import runs
-from rollout_cli.report.charts import Bars, Dimension, Ranges
+from rollout_cli.reports.charts import Bars, Dimension, Ranges
 
 _WIDTH = 480
 _HEIGHT = 232

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollout_cli.report.charts import Bars, Chart, Dimension, Profiles, Ranges
+from rollout_cli.reports.charts import Bars, Chart, Dimension, Profiles, Ranges
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = " ▁▂▃▄▅▆▇█"

@@ -24,7 +24,7 @@ from rollout_cli.dataset.stats import stats_document, table_stats
 from rollout_cli.episodes.plain import from_plain
 from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.keywords import Record
-from rollout_cli.report.identity import spread
+from rollout_cli.reports.identity import spread
 
 PLOTS = ("returns", "lengths", "over-time", "actions", "observations")
 """The plots of `rollout plot`."""

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset.folder import staged
+from rollout_cli.dataset.reader import Dataset
 from rollout_cli.errors import UsageError
-from rollout_cli.report.charts import Bars, Chart, Profiles, Ranges, are_halves
+from rollout_cli.reports.charts import Bars, Chart, Profiles, Ranges, are_halves, chart_of
 from rollout_cli.sources.loading import needing
 
 SUFFIXES = (".png", ".svg")
@@ -37,9 +38,31 @@ def write_figure(chart: Chart, path: Path) -> None:
         place.write_bytes(drawn(chart, path.suffix))
 
 
+def figure_of(dataset: Dataset, what: str = "returns") -> Any:
+    """Plot a dataset, and return the `matplotlib.figure.Figure`, which a notebook shows.
+
+    Args:
+        dataset: The dataset, or a selection of its episodes.
+        what: `returns`, `lengths`, `over-time`, `actions` or `observations`, as of `rollout plot`.
+
+    Raises:
+        UsageError: If there is no such plot, or matplotlib is not installed.
+    """
+    return _figure(chart_of(dataset, what))
+
+
 @np.errstate(over="ignore", invalid="ignore")  # For matplotlib's margins of numbers near the largest float.
 def drawn(chart: Chart, suffix: str) -> bytes:
     """Return a chart as the bytes of a picture, in the file format of this suffix."""
+    figure = _figure(chart)
+    # Omit the time and the version: the same dataset always gives the same picture.
+    metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
+    picture = io.BytesIO()
+    figure.savefig(picture, format=suffix[1:], metadata=metadata)
+    return picture.getvalue()
+
+
+def _figure(chart: Chart) -> Any:
     with needing("matplotlib"):
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional package
 
@@ -51,11 +74,7 @@ def drawn(chart: Chart, suffix: str) -> bytes:
         _profiles(figure.subplots(n_rows, _COLUMNS, squeeze=False).flat, chart)
     else:
         _panel(figure.subplots(), chart)
-    # Omit the time and the version: the same dataset always gives the same picture.
-    metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
-    picture = io.BytesIO()
-    figure.savefig(picture, format=suffix[1:], metadata=metadata)
-    return picture.getvalue()
+    return figure
 
 
 def _panel(axes: Any, chart: Bars | Ranges) -> None:
