@@ -44,15 +44,14 @@ COMMANDS = (
     "diff a a",
     "card a",
     "replay a --all --trust",
-    "check --env CartPole-v1 -n 200",
+    "check --env CartPole-v1 -n 200 --seconds 1",
     "collect --resume --episodes 7 -o a",
 )
 
 
 def test_windows(tmp_path: Path) -> None:
     """Every command that looks, edits or exports, and collecting in this process, with the same bytes."""
-    for command in COMMANDS:
-        in_lane("windows", *command.split(), folder=tmp_path)
+    in_lane("windows", *" --then ".join(COMMANDS).split(), folder=tmp_path)
     in_lane("macos", *["collect", "--episodes", "7", "--seed", "1", "-o", "whole"], folder=tmp_path)
     assert data_hashes(tmp_path / "whole") == data_hashes(tmp_path / "a")
 
@@ -65,7 +64,6 @@ def test_windows_has_no_worker_processes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_macos_has_worker_processes(tmp_path: Path, method: str) -> None:
-    """With either start method; one that is killed restarts there too."""
-    words = f"collect --episodes 6 --workers 2 --seed 1 --start-method {method} -o a".split()
+    """With either start method."""
+    words = f"collect --episodes 6 --workers 2 --seed 1 --start-method {method} -o a --then verify a".split()
     in_lane("macos", *words, folder=tmp_path)
-    in_lane("macos", "verify", "a", folder=tmp_path)

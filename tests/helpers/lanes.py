@@ -1,6 +1,6 @@
 """Lanes: run code as on another operating system, without what only Linux or POSIX has.
 
-`python -m tests.helpers.lanes LANE COMMAND ...` runs `rollout COMMAND ...` in a lane.
+`python -m tests.helpers.lanes LANE COMMAND ... --then COMMAND ...` runs `rollout COMMAND ...` in a lane.
 `hide(LANE)` changes this process. A lane shows that the package needs nothing that the other system lacks.
 It does not show that the rest behaves there as it does here.
 """
@@ -53,9 +53,19 @@ def hide(lane: str) -> None:
         sys.modules[name] = cast("Any", None)  # Its import raises ImportError.
 
 
+def _run_all(words: list[str]) -> int:
+    """Run commands one after the other, up to the first that fails."""
+    from rollout_cli.cli.app import run
+
+    while words:
+        at = words.index("--then") if "--then" in words else len(words)
+        if code := run(words[:at]):
+            sys.stderr.write(f"failed: {words[:at]}\n")
+            return code
+        words = words[at + 1 :]
+    return 0
+
+
 if __name__ == "__main__":
     hide(sys.argv[1])
-    from rollout_cli.entry import main
-
-    sys.argv = ["rollout", *sys.argv[2:]]
-    sys.exit(main())
+    sys.exit(_run_all(sys.argv[2:]))
