@@ -164,7 +164,7 @@ def _annotation(option: Option) -> object:
         value_type = list[str] | None
     parameter = typer.Option(
         *filter(None, [names, option.short]),
-        help=f"{option.help} (default: {option.shown})" if option.shown else option.help,
+        help=f"{option.summary} (default: {option.shown})" if option.shown else option.summary,
         metavar=option.metavar,
         rich_help_panel=option.panel,
         show_default=False,

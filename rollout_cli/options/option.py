@@ -51,6 +51,11 @@ class Option:
     excludes: tuple[Rule, ...] = ()
 
     @property
+    def summary(self) -> str:
+        """The first sentence of the help, which a help page shows; docs/command-line.md has all of it."""
+        return re.split(r"(?<=\.) (?=[A-Z`])", self.help, maxsplit=1)[0]
+
+    @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
 

@@ -543,3 +543,10 @@ def test_a_written_configuration_is_read_back(
     )
     assert config == from_file(tmp_path_factory.mktemp("toml"), tomli_w.dumps(config_to_dict(config)))
     json.dumps(config_to_dict(config))
+
+
+def test_a_summary_is_one_short_sentence() -> None:
+    """At most 12 words, so that a help page is read at a glance."""
+    for option in OPTIONS.values():
+        assert len(option.summary.split()) <= 12, option.summary
+        assert option.help.startswith(option.summary)
