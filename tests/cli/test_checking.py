@@ -23,7 +23,7 @@ def test_what_fails_ends_with_3(rollout: Caller) -> None:
     place = next(
         at for at, line in enumerate(called.stdout.splitlines()) if line.startswith("fail  endings ")
     )
-    assert "change: --max-episode-length N" in called.stdout.splitlines()[place + 1]
+    assert "--max-episode-length N" in called.stdout.splitlines()[place + 1]
     assert "\nok " not in called.stdout
 
 

@@ -216,7 +216,7 @@ def test_a_closed_terminal_ends_the_run_politely(rollout: Caller, tmp_path: Path
         run.process.send_signal(signal.SIGHUP)
         ran = run.end()
     assert (143, "", ()) == (ran.code, ran.stdout, ran.left), ran.said
-    assert "notice: SIGHUP: the run is ending" in ran.stderr
+    assert "notice: SIGHUP: stopping the run" in ran.stderr
     (error,) = (line for line in ran.stderr.splitlines() if line.startswith("rollout: error: "))
     assert all(part in error for part in ("SIGHUP", f"{len(numbers_of(output)):,}", "[terminated]"))
     assert "interrupted" == info_of(output)["status"]
@@ -233,7 +233,7 @@ def test_ctrl_c_while_the_environment_prints_what_nobody_reads(tmp_path: Path) -
         ran = run.end()
     said = [line for line in ran.stderr.splitlines() if not line.startswith("xxx")]
     assert 130 == ran.code, said
-    assert "notice: SIGINT: the run is ending" in ran.stderr
+    assert "notice: SIGINT: stopping the run" in ran.stderr
 
 
 def is_filled(pipe: IO[bytes] | None) -> bool:

@@ -273,8 +273,8 @@ def test_each_shard_is_compared_with_all_before_it(tmp_path: Path) -> None:
             ("--shard", "--timesteps", "[options-exclude-each-other]"),
         ),
         (("collect", "--episodes", "10"), ("--shard", "--seed", "[option-needs-another]")),
-        (("collect", "--episodes", "2", "--seed", "1"), ("--shard 3/3", "2 episodes", "[shard-option]")),
-        (("exact", "-k", "5", "-w", "2", "--seed", "1"), ("--shard 3/3", "2 workers", "[shard-option]")),
+        (("collect", "--episodes", "2", "--seed", "1"), ("--shard 3/3", "episodes (2)", "[shard-option]")),
+        (("exact", "-k", "5", "-w", "2", "--seed", "1"), ("--shard 3/3", "workers (2)", "[shard-option]")),
     ],
 )
 def test_shards_that_are_refused(words: Any, parts: tuple[str, ...], tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def interrupt_and_terminate(run: Running, folder: Path) -> None:
     for worker in stopped:
         worker.suspend()  # So that the first signal alone cannot end the run.
     run.process.send_signal(signal.SIGINT)
-    run.wait_to_say("SIGINT: the run is ending")
+    run.wait_to_say("SIGINT: stopping the run")
     run.process.send_signal(signal.SIGTERM)
     for worker in stopped:
         worker.resume()
