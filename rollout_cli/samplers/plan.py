@@ -50,7 +50,7 @@ class MinTimesteps:
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Episodes `first` to `stop - 1`; with `stop=NO_END` the plan is never done and only a stop ends the call.
+    """Episodes `first` to `stop - 1`; with `stop=NO_END` the plan is never done and only a stop ends it.
 
     If workers reject episodes, the plan ends once `kept` episodes are kept; None means no such limit.
 
@@ -100,8 +100,8 @@ def _check(plan: Plan, *, is_possible: bool) -> None:
 
 
 Covered = tuple[int, int, int | None]
-"""Progress of an earlier run in a partition: one past the number of its last episode (or the partition's first
-number), its steps, and the steps of its last episode (None if unknown)."""
+"""Progress of an earlier run in a partition: one past the number of its last episode (or the partition's
+first number), its steps, and the steps of its last episode (None if unknown)."""
 
 
 def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) -> Plan | None:

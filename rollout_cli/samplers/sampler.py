@@ -47,9 +47,7 @@ class PlanSampler:
 
     _lease_size: LeaseSize = LeaseSize()
     _buffer_bytes: int = MOST_BYTES  # Maximum bytes of episodes that wait for an earlier episode.
-    _is_parallel: ClassVar[bool] = (
-        True  # If false, one worker runs all episodes that are not tied to a worker.
-    )
+    _is_parallel: ClassVar[bool] = True  # If false, one worker runs every episode not tied to a worker.
 
     def __init__(
         self,

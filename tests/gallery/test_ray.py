@@ -212,7 +212,7 @@ def test_a_stuck_step_and_a_kill_end_their_worker(tmp_path: Path) -> None:
             assert_same_batches(
                 serial(Episodes(0, 12), still), batch_of(sampler, sampler.stream(Episodes(0, 12)))
             )
-        told = "was killed, since a step took longer than 2 s" if what == "hang" else "was lost"
+        told = "was killed, because a step took longer than 2 s" if what == "hang" else "was lost"
         assert any(told in warning for warning in warnings), warnings
 
 

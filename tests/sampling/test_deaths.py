@@ -120,7 +120,7 @@ def test_a_run_survives_the_death_of_a_worker(
     (warning,) = warnings
     message = message if n_envs == 1 else message.replace("episode 4", r"episodes? .*4.*")
     assert re.match(rf"worker [01] {message}", warning)
-    assert "it is started again (1 of 10)" in warning
+    assert "restarting it (1 of 10)" in warning
     assert (2, 1) == (len(worker_pids(2)), sampler.restarts)
 
 
@@ -272,7 +272,7 @@ def test_a_step_that_never_returns_ends_its_worker(make_sampler: MakeSampler, tm
     assert_same_batches(serial(MinTimesteps(200), act), sampler.obtain_samples(0, 200, None))
     (warning,) = warnings
     assert (
-        "was killed, since a step took longer than 2 s, while it ran episode 3; it is started again"
+        "was killed, because a step took longer than 2 s, while it ran episode 3; restarting it"
         in warning
     )
 

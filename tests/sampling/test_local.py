@@ -500,7 +500,7 @@ def test_what_gets_past_a_worker_counts_as_its_death() -> None:
     assert f"episode 4 (seed {env_seed(0, 4)})" in str(error)
     assert "DeadlyEpisode: episode 4" in str(error)
     assert "raise DeadlyEpisode" in error.details  # type: ignore[attr-defined]
-    assert ["it is started again"] * 2 == [warning.split("; ")[1].split(" (")[0] for warning in warnings]
+    assert ["restarting it"] * 2 == [warning.split("; ")[1].split(" (")[0] for warning in warnings]
 
 
 @pytest.mark.parametrize("harm", ["failing", "deadly"])

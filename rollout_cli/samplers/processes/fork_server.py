@@ -1,4 +1,4 @@
-"""The fork server: imports the workers' modules, forks workers, and kills them when the sampler's process dies.
+"""ForkServer: imports workers' modules, forks workers, and kills them when the sampler's process dies.
 
 It runs no user code and starts no thread, so it always notices the end of a worker or of the sampler, and can
 kill a worker with every process that its environment started. It creates no named files or sockets, so
@@ -165,7 +165,7 @@ def running_server(method: StartMethod) -> ForkServer:
 
 
 def serve(descriptor: int, method: StartMethod) -> NoReturn:
-    """Run the server in a separate process until the sampler's process ends; `descriptor` is the control socket."""
+    """Run the server until the sampler's process ends; `descriptor` is the server's end of the control socket."""
     sampler = os.getppid()
     try:
         # A terminal or a job scheduler signals every process, but only the sampler decides what to do. The
