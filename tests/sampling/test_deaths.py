@@ -92,8 +92,8 @@ WAYS: dict[str, tuple[Any, str]] = {
     ),
     "abort": ("abort", r"was killed by SIGABRT in .* while it ran episode 4"),
     "at once": ("os._exit", "ended with exit code 0 while it ran episode 4"),
-    "bytes": (wrong_bytes, "sent something that is no message"),
-    "nonsense": (whole_nonsense, "sent something that is no message"),
+    "bytes": (wrong_bytes, "sent an invalid message"),
+    "nonsense": (whole_nonsense, "sent an invalid message"),
     "half a message": (half_a_message, "ended with exit code 1 while it ran episode 4"),
 }
 
