@@ -85,7 +85,7 @@ class Leases:
         self.in_flight[worker] = runs
         self._counts[worker] = count
 
-    def began(self, worker: int, now: float) -> None:
+    def started(self, worker: int, now: float) -> None:
         """Record that the worker started to run episodes."""
         self.paces[worker].since = now
 

@@ -171,7 +171,7 @@ class PlanSampler:
                     )
             if self._failure is not None:
                 raise as_raised(self._failure)
-            if self._stops.has_begun:
+            if self._stops.has_started:
                 self._execute(call.stop())
             if call.is_over or self._stops.is_over:
                 return
@@ -219,7 +219,7 @@ class PlanSampler:
                 while self._env_spec is None:
                     if self._failure is not None:
                         raise as_raised(self._failure)
-                    if self._stops.has_begun:
+                    if self._stops.has_started:
                         raise InterruptedRunError("the run was ended before a worker had started")
                     self._take(call)
         return self.env_spec

@@ -22,7 +22,7 @@ class StopRequests:
         self._moments.append((starts_at, starts_at + grace))
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether the stream should be stopping."""
         return _clock() >= min(self._moments)[0]
 

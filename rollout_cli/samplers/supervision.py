@@ -144,7 +144,7 @@ class Supervisor:
         most = self._rules.max_worker_restarts
         if self.false_starts[death.worker] >= MOST_TRIES:
             what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
-            hint = death.hint or "check the constructors of the policy and environment: one of them crashes"
+            hint = death.hint or "check the constructors of the policy and environment for a crash"
             return Decision(WorkerError(what, code="worker-start", hint=hint, details=death.details))
         if self.restarts >= most:
             if most:

@@ -96,7 +96,7 @@ def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
 def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[bytes | None]:
     """Return the pickle of every object; an object that several workers share is pickled once."""
     pickled: dict[int, bytes | None] = {id(None): None}
-    # A class or function is not accepted as a policy; a SPEC can name one that returns a policy.
+    # A class or function is not accepted as a policy, but a SPEC can name a class or factory of policies.
     instead = "the string 'module:attr'" if what == "policy" else "a class, a factory or 'module:attr'"
     with reporting(
         kind,
