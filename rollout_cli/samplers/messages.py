@@ -52,9 +52,7 @@ class Start:
     updates: tuple[Update, ...] = ()  # Applied in this order.
     lease: Lease = ()
     stride: int = 1  # The difference between consecutive numbers of the worker.
-    salt: tuple[
-        int, ...
-    ] = ()  # Differs in every `Start` of this worker, in a run and in runs that resume it.
+    salt: tuple[int, ...] = ()  # Unique among the worker's `Start`s in a run and in runs that resume it.
     due_rows: int = FLUSH_ROWS  # See `Continue`.
     rebuild: bool = False  # Whether to rebuild the worker first; `updates` is then the complete history.
 

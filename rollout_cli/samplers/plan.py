@@ -93,7 +93,7 @@ Plan = MinTimesteps | Episodes | EpisodesPerWorker
 def _check(plan: Plan, *, is_possible: bool) -> None:
     if not is_possible:
         raise ArgumentError(
-            f"got {plan}, which has no episode",
+            f"the plan has no episode: {plan}",
             code="plan-empty",
             hint="pass at least 1 timestep or episode, and a range with first < stop",
         )

@@ -68,7 +68,7 @@ class PlanSampler:
         options = {name: value for name, value in options.items() if value is not None}
         if worker_factory is not None and options:
             raise UsageError(
-                f"got both worker_factory and {', '.join(options)}, which the factory already sets",
+                f"got both worker_factory and {', '.join(options)}",
                 code="factory-options",
                 hint="pass worker_factory or these options, not both",
             )

@@ -299,7 +299,7 @@ class SamplerMachine:
         return self._lease(worker)
 
     def _recover(self, worker: int, decision: Decision, *first: Instruction) -> list[Instruction]:
-        """Release a worker's numbers and rebuild it, or let the call fail."""
+        """Release a worker's numbers; then rebuild the worker, or fail the call if the decision has an error."""
         instructions: list[Instruction] = []
         if decision.notice:
             instructions.append(Warn(decision.notice))

@@ -87,10 +87,7 @@ class WorkerLoop:
         self._failed = False
         self._flush_at = 0.0
         self._due_rows = FLUSH_ROWS
-        self._kept_back = (
-            0,
-            0,
-        )  # Rows and bytes not yet sendable at the last look: a lower number still runs.
+        self._kept_back = (0, 0)  # Rows and bytes that the last look could not send: a lower number runs.
         self._messages: list[ToSampler] = []
 
     @property

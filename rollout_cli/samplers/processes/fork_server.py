@@ -46,7 +46,7 @@ _PROGRAM = (
     "serve(int(sys.argv[1]), sys.argv[2])"
 )
 _SECOND_MS = 1000
-NO_ROOM = "use fewer workers: the system's limit of processes or open files is reached (`ulimit -a` shows the limits)"
+NO_ROOM = "use fewer workers: the limit of processes or open files is reached (`ulimit -a` shows the limits)"
 
 
 class Status(IntEnum):

@@ -214,9 +214,7 @@ class ProcessPool:
                 if not isinstance(error, EOFError):
                     process.kill(f"sent an invalid message ({first_line(error)})")
                 return
-            if isinstance(
-                message, Started
-            ):  # An episode that ran before starts again, and so does its timer.
+            if isinstance(message, Started):  # An episode that ran before restarts, and so does its timer.
                 process.watch = Watch(self._rules)
             yield message
 

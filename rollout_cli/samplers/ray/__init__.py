@@ -29,7 +29,7 @@ def load_ray() -> Any:
 
 
 def worker_variables(ray: Any) -> dict[str, dict[str, str]]:
-    """Return the `runtime_env` that gives an actor the environment variables of worker processes.
+    """Return the `runtime_env` that sets the environment variables of worker processes in an actor.
 
     Values set in this process or by its connection to the cluster take precedence.
     """

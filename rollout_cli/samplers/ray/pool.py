@@ -84,7 +84,7 @@ class _Handle:
 
 
 def turn_seconds(n_workers: int) -> float:
-    """Return the seconds that a turn runs episodes, given the number of workers."""
+    """Return the length of a turn in seconds for this number of workers."""
     return max(TURN_SECONDS, n_workers / MOST_TURNS)
 
 
@@ -101,9 +101,7 @@ class RayPool:
         self._turn_seconds = turn_seconds(factory.n_workers)
         self._actor_class = self._ray.remote(runtime_env=worker_variables(self._ray), **resources)(Actor)
         self._handles: dict[int, _Handle] = {}
-        self._update_references: dict[
-            tuple[Update, ...], Any
-        ] = {}  # References to this generation's updates.
+        self._update_references: dict[tuple[Update, ...], Any] = {}  # For this generation's updates.
         self._generation = 0
 
     def start(self, worker: int) -> None:
