@@ -271,10 +271,7 @@ def test_a_step_that_never_returns_ends_its_worker(make_sampler: MakeSampler, tm
     sampler = make_sampler(act, env, supervision=Supervision(step_timeout=2.0), warn=warnings.append)
     assert_same_batches(serial(MinTimesteps(200), act), sampler.obtain_samples(0, 200, None))
     (warning,) = warnings
-    assert (
-        "was killed, because a step took longer than 2 s, while it ran episode 3; restarting it"
-        in warning
-    )
+    assert "was killed, because a step took longer than 2 s, while it ran episode 3; restarting it" in warning
 
 
 @pytest.mark.parametrize(("kind", "n_envs"), usually([(crawling, 4), (sleeping, 1)], lambda row: row[1] == 1))
