@@ -1,4 +1,4 @@
-"""Layer 5: samplers decide which worker runs which episodes, and hand the episodes on in order.
+"""Layer 5: samplers, which assign episodes to workers and yield the episodes in order.
 
-Nothing is imported here: the fork server starts from this package before numpy is imported.
+Nothing is imported here, because the fork server imports this package and must not import numpy.
 """

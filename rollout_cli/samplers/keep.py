@@ -1,4 +1,4 @@
-"""Judge: which finished episodes of a worker an EXPRESSION keeps; the others are never sent."""
+"""Judge: decides by the run's `keep` expression which finished episodes a worker sends."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from rollout_cli.errors import UsageError
 from rollout_cli.samplers.plan import contiguous_ranges
 
 FACTS = ("return", "length", "terminated", "truncated", "seed", "episode_number")
-"""The columns of `meta/episodes` that an episode has wherever, and whenever, it is run."""
+"""The columns of `meta/episodes` that depend only on the episode, not on its run."""
 
 _INFO_PREFIXES = tuple(f"{group}." for group in INFO_GROUPS)
 
 
 def keep_expression(text: str) -> Expression:
-    """Return an expression that workers can evaluate.
+    """Return the parsed expression, checked so that workers can evaluate it.
 
     Raises:
-        UsageError: If it is not of the language, or names what is no fact of an episode by itself.
+        UsageError: If the syntax is invalid, or a name is neither in `FACTS` nor an info.
     """
     expression = Expression(text)
     for name in expression.names:
         if name not in FACTS and not name.startswith(_INFO_PREFIXES):
             raise expression.no_column(name, [*FACTS, *(f"{prefix}KEY" for prefix in _INFO_PREFIXES)])
-    # The rest of what can be wrong shows up as it is evaluated.
+    # Evaluating the expression on placeholder values finds type errors.
     columns = dict.fromkeys(expression.names, all_masked((1,), np.dtype(np.float64)))
     expression.evaluate(columns | dict.fromkeys(FACTS, np.ma.zeros(1)), 1)
     return expression
 
 
 class Judge:
-    """Judges the episodes of one worker; `UsageError` says that the expression cannot be used on them."""
+    """Judges the episodes of one worker; raises UsageError if the expression cannot be evaluated on them."""
 
     def __init__(self, text: str) -> None:
         self._expression = keep_expression(text)
@@ -45,12 +45,12 @@ class Judge:
         self._met: set[str] = set()
 
     def judge(self, chunk: Chunk) -> tuple[Chunk | None, Array, Mapping[str, UsageError]]:
-        """Judge the whole episodes of a chunk.
+        """Judge the complete episodes of a chunk.
 
         Returns:
-            Those kept, None for none: in memory of their own, unless all are. The numbers of the others,
-            rising int64 (N,). Of each info that the expression names and no episode has had so far, what is
-            wrong.
+            The kept episodes or None, copied unless all are kept; the numbers of the rejected episodes,
+            rising int64 (N,); and an error for each info that the expression names and no episode has had so
+            far.
         """
         for group in INFO_GROUPS:
             for column in getattr(chunk, f"{group}s").columns:
@@ -63,7 +63,7 @@ class Judge:
 
 
 def _columns(chunk: Chunk, names: tuple[str, ...]) -> dict[str, Array]:
-    """Return columns of a chunk's episodes as a dataset has them; of infos of steps, the last step's."""
+    """Return the named columns of a chunk's episodes, with dtypes as in a dataset; step infos are the last step's."""
     facts = {
         "return": episode_returns([chunk.rewards], chunk.lengths),
         "length": chunk.lengths,
@@ -81,7 +81,7 @@ def _columns(chunk: Chunk, names: tuple[str, ...]) -> dict[str, Array]:
         table: InfoTable = getattr(chunk, f"{group}s")
         rows = np.arange(chunk.n_episodes) if group == "episode_info" else np.cumsum(chunk.lengths) - 1
         named = [column for column in table.columns if ".".join(column.path) == key]
-        # Of several paths with one dotted key the first has the name in a dataset; here the last one counts.
+        # If several paths have the same dotted key, a dataset uses the first one; `to_arrays` the last one.
         named.sort(key=lambda column: column.path, reverse=True)
         arrays = InfoTable(table.n_rows, tuple(named)).to_arrays()
         values = arrays.get(key, np.full(table.n_rows, None, object))
@@ -96,5 +96,5 @@ def _selected(chunk: Chunk, is_kept: Array) -> Chunk | None:
     if is_kept.all():
         return chunk
     pieces = [chunk.episodes(run.start, run.stop) for run in runs]
-    # A view would keep the memory of all episodes, those rejected too.
+    # A view would keep the memory of the rejected episodes alive.
     return concatenate(pieces) if len(pieces) > 1 else copy.deepcopy(pieces[0])

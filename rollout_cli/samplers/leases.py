@@ -1,4 +1,4 @@
-"""Leases: which worker has which episode numbers, and how many it should have ahead of it."""
+"""Leases: the episode numbers that each worker is running, and the number to lease in advance."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from rollout_cli.samplers.messages import Lease
 from rollout_cli.samplers.plan import NO_END, PlanState, without
 
 LAST_SECONDS = 0.05
-"""How much work the smallest of the last leases holds: as long as an ended episode may wait to be sent."""
+"""Minimum work in a lease near the end of a plan: as long as a finished episode may wait to be sent."""
 
 MEMORY_SECONDS = 0.5
-"""How far back a worker's pace is measured."""
+"""Time constant of the exponential average of a worker's pace."""
 
 MAX_LEASE = 32768
 
 
 class LeaseSize(NamedTuple):
-    """How far ahead of its need a worker is leased numbers."""
+    """The amount of work to lease to a worker in advance."""
 
-    seconds: float = 0.2  # How much work a lease holds, at the worker's own pace.
-    ahead: int = 2  # How many leases it has at most; it gets more when fewer than `ahead - 1` are left.
+    seconds: float = 0.2  # Work per lease, at the worker's own pace.
+    ahead: int = 2  # Maximum leases per worker; it gets another when at most `ahead - 1` are left.
 
 
 @dataclass(slots=True)
 class Pace:
-    """Episodes a second, over the last `MEMORY_SECONDS` or so.
+    """Episodes per second, averaged over about the last `MEMORY_SECONDS`.
 
-    Episodes and seconds are summed apart, each fading with time: of two messages that are read in one go the
-    second took no time at all, and must not look like a burst of speed.
+    Episodes and seconds are summed separately, and both sums fade with time. If two messages are read at
+    once, no time passes before the second one, which must not look like a sudden increase in speed.
     """
 
     since: float
     episodes: float = 0.0
-    seconds: float = 0.01  # As if so long had gone by with no episode: one early message is no measure yet.
+    seconds: float = 0.01  # Above 0, since one early message is not a reliable measure.
 
     def add(self, episodes: int, now: float) -> None:
         elapsed = max(0.0, now - self.since)
@@ -51,10 +51,10 @@ class Pace:
 
 
 class Leases:
-    """The account of one call's leases; times are seconds on any one clock.
+    """The leases of one call; all times are seconds of the same clock.
 
-    `block` is the least number of episodes worth leasing (a worker's number of environments). `paces` are
-    those of an earlier call, by worker.
+    `block` is the minimum number of episodes in a lease (a worker's number of environments). `paces` has each
+    worker's pace in an earlier call.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Leases:
         self._size = size or LeaseSize()
         self._block = block
         self.paces = [*paces, *(Pace(now) for _ in range(n_workers - len(paces)))]
-        # By worker, the numbers that it was leased and that did not end: rising ranges.
+        # By worker, the leased numbers that have not ended, as rising ranges.
         self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
-        # How many these are, by worker and together: a thousand workers' cannot be counted for each lease.
+        # Their counts, by worker and in total: with a thousand workers, counting for each lease is too slow.
         self._counts = [0] * n_workers
         self._n_in_flight = 0
-        # By worker, numbers that it is to run alone, before all others: suspects of a death or failure.
+        # By worker, suspects of a death or failure: numbers to run first and one at a time.
         self._isolated: list[list[int]] = [[] for _ in range(n_workers)]
 
     def _set_in_flight(self, worker: int, runs: list[range]) -> None:
@@ -85,17 +85,17 @@ class Leases:
         self.in_flight[worker] = runs
         self._counts[worker] = count
 
-    def began(self, worker: int, now: float) -> None:
-        """Note that the worker began to run episodes."""
+    def started(self, worker: int, now: float) -> None:
+        """Record that the worker started to run episodes."""
         self.paces[worker].since = now
 
     def finished(self, worker: int, runs: Sequence[range], now: float) -> None:
-        """Note that episodes of the worker's ended: ranges without gaps, rising."""
+        """Record that the worker's episodes in these rising ranges (of step 1) ended."""
         self.paces[worker].add(sum(map(len, runs)), now)
         self.remove(worker, runs)
 
     def lease(self, worker: int, *, buffer_is_full: bool) -> Lease:
-        """Lease a worker what is due now, if anything; with a full buffer only the lowest missing number."""
+        """Lease the numbers that are due to a worker, if any; with a full buffer only the lowest missing one."""
         lease: list[range] = []
         if self._isolated[worker]:
             if not self.in_flight[worker]:
@@ -109,14 +109,14 @@ class Leases:
         return tuple(lease)
 
     def _n_wanted(self, worker: int, *, buffer_is_full: bool) -> int:
-        """Return how many numbers the worker should get now."""
+        """Return the number of episode numbers that the worker should get now."""
         n_leased = self._counts[worker]
         size = min(MAX_LEASE, max(self._block, self.paces[worker].episodes_in(self._size.seconds)))
         if len(self.in_flight) == 1 and self._plan.still_needed(n_leased) is not None:
-            size = MAX_LEASE  # Nobody else can run them.
+            size = MAX_LEASE  # No other worker can run them.
         count = 0
         if n_leased <= (self._size.ahead - 1) * size:
-            # What came back lies below what others run: it must run first, or the buffer could never drain.
+            # Released numbers are below those that run: unless they run first, the buffer may never drain.
             count = self._plan.free(worker).n_released
             if not buffer_is_full:
                 count = max(count, self._share(worker, n_leased))
@@ -126,7 +126,7 @@ class Leases:
         return count
 
     def _share(self, worker: int, n_leased: int) -> int:
-        """Return the worker's equal share of the rest; half of it if that takes long, so all end together."""
+        """Return the worker's share of the remaining episodes; half of a large share, to balance the workers."""
         n_workers = len(self.in_flight)
         in_flight = self._n_in_flight
         n_needed = self._plan.still_needed(in_flight)
@@ -138,30 +138,30 @@ class Leases:
         return min(n_needed, max(0, share - n_leased))
 
     def _must_run_next(self, worker: int, *, buffer_is_full: bool) -> bool:
-        """Return whether the worker's next number is the lowest missing one, without which nothing ends."""
+        """Return whether the worker's next number is the lowest missing one, for which other episodes wait."""
         if self._n_in_flight and not buffer_is_full:
-            return False  # What is in flight moves the run on; only a full buffer asks for the lowest.
+            return False  # Running episodes make progress; only a full buffer requires the lowest number.
         next_numbers = [self._plan.free(other).next_number for other in range(len(self.in_flight))]
         leased = [runs[0].start for runs in self.in_flight if runs]
         leased += [numbers[0] for numbers in self._isolated if numbers]
         return next_numbers[worker] < NO_END and next_numbers[worker] == min([*leased, *next_numbers])
 
     def remove(self, worker: int, runs: Sequence[range]) -> None:
-        """Forget numbers of the worker's: ranges without gaps, rising."""
+        """Remove numbers from the worker's leases: rising ranges of step 1."""
         self._set_in_flight(worker, without(self.in_flight[worker], runs))
 
     def release(self, worker: int) -> None:
-        """Let all numbers of the worker's be leased again, to anybody who may run them."""
+        """Release all numbers of the worker, so that they can be leased again to any worker allowed to run them."""
         self._plan.free(worker).release(self.in_flight[worker])
         self._set_in_flight(worker, [])
 
     def isolate(self, worker: int, numbers: Iterable[int]) -> None:
-        """Take numbers from what the worker runs; it is to run them later, one at a time."""
+        """Take numbers from the worker's leases; it runs them later, one at a time."""
         self._isolated[worker] = sorted({*self._isolated[worker], *numbers})
         self.remove(worker, [range(number, number + 1) for number in self._isolated[worker]])
 
     def drop_above(self, worker: int, last: int) -> bool:
-        """Forget the worker's numbers above `last`; return whether it runs any of them."""
+        """Remove the worker's numbers above `last`; return whether it was running any of them."""
         self._isolated[worker] = [number for number in self._isolated[worker] if number <= last]
         before = self._counts[worker]
         self.remove(worker, [range(last + 1, NO_END)])

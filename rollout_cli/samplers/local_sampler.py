@@ -18,21 +18,21 @@ from rollout_cli.seeding.seeds import BorrowedGenerators
 from rollout_cli.workers.factory import WorkerFactory
 
 TURN_SECONDS = 0.02
-"""Longer than in a process: no command comes meanwhile, and each turn changes the global generators twice."""
+"""Longer than in worker processes: no command can arrive during a turn, and each turn swaps global generators."""
 
 CLOSE_SECONDS = 2.0
-"""After so long a closing environment is worth a warning: nothing else in this process can end it."""
+"""Seconds before a warning about an environment that is still closing: this process cannot abort it."""
 
 
 class LocalSampler(Sampler):
-    """Samples in the caller's process, whose global random generators it leaves as they are.
+    """Samples in the caller's process, and restores its global random generators.
 
-    The arguments are those of `Sampler`. With one policy and one environment for all, worker 0 runs
-    everything, so one environment is built. An error has the traceback of the user's own code, which a
-    debugger can enter.
+    Takes the arguments of `Sampler`. With one policy and one environment for all workers, worker 0 runs every
+    episode, so only one environment is built. Errors have the traceback of user code, which a debugger can
+    enter.
 
     Raises:
-        UsageError: If a time-out is asked for: nobody could end a step of this process.
+        UsageError: If a time limit is set, since a step in this process cannot be aborted.
     """
 
     _lease_size = LeaseSize(seconds=1.0, ahead=3)
@@ -42,9 +42,9 @@ class LocalSampler(Sampler):
         super().__init__(*args, **kwargs)
         if self._supervision.has_time_out:
             raise UsageError(
-                "LocalSampler cannot end a step or an episode that takes too long",
+                "LocalSampler got step_timeout or episode_timeout, but cannot abort a step or an episode",
                 code="timeout-without-process",
-                hint="use MultiprocessingSampler, or give no step_timeout and no episode_timeout",
+                hint="use MultiprocessingSampler, or omit step_timeout and episode_timeout",
             )
 
     def _make_pool(self) -> LocalPool:
@@ -52,7 +52,7 @@ class LocalSampler(Sampler):
 
 
 class _LocalWorker(NamedTuple):
-    """A worker, its commands, and its episodes' global generators: other workers take turns in between."""
+    """A worker, its commands, and its global random generators, which are swapped in for each of its turns."""
 
     loop: WorkerLoop
     commands: deque[ToWorker]
@@ -60,7 +60,7 @@ class _LocalWorker(NamedTuple):
 
 
 class LocalPool:
-    """Workers in this process, which take turns while somebody waits for them; a `Pool`."""
+    """A `Pool` of workers in this process, which run only while the caller is in `wait`."""
 
     def __init__(self, factory: WorkerFactory) -> None:
         self._factory = factory
@@ -78,7 +78,7 @@ class LocalPool:
             self._workers[worker].commands.append(command)
 
     def wait(self) -> list[Event]:
-        """Let every worker that has anything to do take a turn; never waits longer."""
+        """Run one turn of every worker that is not idle; return their events."""
         busy = [number for number, worker in self._workers.items() if worker.commands or not worker.loop.idle]
         return [event for number in busy for event in self._turn(number)]
 
@@ -92,13 +92,13 @@ class LocalPool:
         return events
 
     def close(self) -> None:
-        """Close the workers' environments, and leave the set-up."""
-        # Closed on this thread, since a window or a renderer may belong to it.
+        """Close the workers' environments, and exit the setup."""
+        # Environments are closed on this thread, since a window or a renderer may belong to it.
         timer = threading.Timer(
             CLOSE_SECONDS,
             logging.getLogger("rollout_cli").warning,
             [
-                "an environment's close() has not returned for %g s, and is waited for: Ctrl-C ends it",
+                "an environment's close() has not returned after %g s; press Ctrl-C to abort it",
                 CLOSE_SECONDS,
             ],
         )

@@ -1,6 +1,6 @@
-"""The messages between a sampler and its workers: frozen values.
+"""The messages between a sampler and its workers, as frozen dataclasses.
 
-`generation` counts the calls of a sampler; it discards messages that a worker sent under an older one.
+`generation` counts the calls of a sampler. The sampler discards messages of older generations.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from rollout_cli.workers.values import WorkerReport
 _OURS = Path(__file__).parents[1]
 
 FLUSH_ROWS = 1 << 16
-"""Finished episodes with this many rows are always sent at once."""
+"""A worker with this many finished rows always sends them immediately."""
 
 Lease = tuple[range, ...]
-"""Episode numbers that a worker is to run: rising ranges that are not empty."""
+"""Episode numbers for a worker to run: rising, nonempty ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What changes in a worker, the environment first; pickled, so that a failure to load it is reported."""
+    """A change of a worker's environment, then of its policy; pickled, so that the worker reports load errors."""
 
     agent: bytes | None = None  # A policy or parameters; None for no change.
     env: bytes | None = None  # An environment or EnvUpdate.
-    is_policy: bool = False  # Whether `agent` is a policy: the one before need not fit the environment.
+    is_policy: bool = False  # Whether `agent` is a policy: the old policy need not fit the new environment.
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a new generation: apply the updates, answer `Started`, then run the lease."""
+    """Start a new generation: apply the updates, send `Started`, then run the lease."""
 
     generation: int
-    updates: tuple[Update, ...] = ()  # To be applied in this order.
+    updates: tuple[Update, ...] = ()  # Applied in this order.
     lease: Lease = ()
-    stride: int = 1  # The step from one of the worker's numbers to the next, where it owns every m-th number.
-    salt: tuple[int, ...] = ()  # No other `Start` of this worker, in a run and those that resume it, has it.
+    stride: int = 1  # The difference between consecutive numbers of the worker.
+    salt: tuple[int, ...] = ()  # Unique among the worker's `Start`s in a run and in runs that resume it.
     due_rows: int = FLUSH_ROWS  # See `Continue`.
-    rebuild: bool = False  # Whether the worker first gives up what it has built; the updates are then all.
+    rebuild: bool = False  # Whether to rebuild the worker first; `updates` is then the complete history.
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Run more numbers, and drop those above `last_needed`, if it is known.
+    """Run more numbers, and drop the numbers above `last_needed`, unless it is None.
 
-    Finished episodes with `due_rows` rows are sent at once: they may end the plan.
+    The worker sends finished episodes as soon as they have `due_rows` rows, because they may end the plan.
     """
 
     lease: Lease = ()
@@ -71,12 +71,12 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Drop all numbers and finished episodes, and wait: the call is over."""
+    """Drop all numbers and finished episodes, and wait for the next call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Close the environment, and end."""
+    """Close the environment and end."""
 
 
 ToWorker = Start | Continue | Stop | Exit
@@ -84,7 +84,7 @@ ToWorker = Start | Continue | Stop | Exit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FromWorker:
-    """What a worker sends, and for which call of its sampler."""
+    """Base of all messages of a worker; `generation` is the sampler's call."""
 
     worker: int
     generation: int
@@ -92,9 +92,9 @@ class FromWorker:
 
 @dataclass(frozen=True, slots=True)
 class Started(FromWorker):
-    """The updates of a generation are applied; the report names the files that were read meanwhile.
+    """The worker has applied a generation's updates; the report names the files read meanwhile.
 
-    It was sent `at` this time, in seconds since the epoch: the sampler may be busy when it comes.
+    `at` is the time of sending, in seconds since the epoch: the sampler may read the message much later.
     """
 
     env_spec: EnvSpec
@@ -104,37 +104,37 @@ class Started(FromWorker):
 
 @dataclass(frozen=True, slots=True)
 class Reported(FromWorker):
-    """A worker's first episode has ended; the report names the files that were read until then."""
+    """The worker's first episode has ended; the report names the files read until then."""
 
     report: WorkerReport
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch(FromWorker):
-    """Finished episodes, whose numbers rise and may have gaps."""
+    """Finished episodes with rising numbers, which may have gaps."""
 
     chunk: AnyChunk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged(FromWorker):
-    """Which episodes were rejected, where workers keep some alone; a `Batch` with those kept may follow."""
+    """Episodes that the run's `keep` expression rejected; a `Batch` with the kept episodes may follow."""
 
-    rejected: Array  # Their numbers, rising int64 (N,).
-    # Of each info that the judgement needs and no episode of this worker has had so far: what is wrong.
+    rejected: Array  # Episode numbers, rising int64 (N,).
+    # An error for each info that the expression needs and no episode of this worker has had so far.
     unmet: Mapping[str, RolloutError]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failed(FromWorker):
-    """Something raised in the worker. It has no numbers left, and waits for a `Start` that rebuilds it."""
+    """The worker raised an error. Its leases are released; it waits for a `Start` message that rebuilds it."""
 
     error: RolloutError
-    numbers: tuple[int, ...] = ()  # The user's code failed in one of these episodes, if in any.
+    numbers: tuple[int, ...] = ()  # The episodes in which user code may have failed; empty for none.
 
     @classmethod
     def of(cls, worker: int, generation: int, error: Exception) -> Self:
-        """Return the report of anything that was raised."""
+        """Return the message that reports an exception."""
         numbers = tuple(sorted(error.episodes)) if isinstance(error, UserCodeError) else ()
         return cls(worker, generation, as_reported(error), numbers)
 
@@ -143,22 +143,22 @@ ToSampler = Started | Reported | Batch | Judged | Failed
 
 
 def as_reported(error: Exception) -> RolloutError:
-    """Return `error` as one of ours that can be pickled; the traceback of user code becomes the details.
+    """Return `error` as a picklable RolloutError; the traceback of user code becomes its details.
 
-    In the same process the original is its cause, so that a debugger finds the frames.
+    Within the same process the original error is the cause, so that a debugger can enter its frames.
     """
     reported: RolloutError
     if isinstance(error, MemoryError):
         reported = WorkerError(
             f"a worker ran out of memory: {first_line(error)}",
             code="worker-out-of-memory",
-            hint="run fewer workers or environments at once, or shorter episodes",
+            hint="use fewer workers, fewer environments per worker, or shorter episodes",
             details=traceback_text(error),
         )
     elif not isinstance(error, RolloutError):
-        reported = InternalError(f"a worker failed: {first_line(error)}", details=traceback_text(error))
+        reported = InternalError(f"a worker raised {first_line(error)}", details=traceback_text(error))
     else:
-        # A class of the user's own may not be importable in the caller's process, or want other arguments.
+        # The user's subclass may not be importable in the caller's process, or may need other arguments.
         kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{_OURS.name}."))
         details = str(error.details)
         if isinstance(error, EnvError | PolicyError) and not details:
@@ -172,7 +172,7 @@ def as_reported(error: Exception) -> RolloutError:
 
 
 def as_raised(error: RolloutError) -> RolloutError:
-    """Return a worker's error as Python shows it: the user's own is its cause, the hint is a note."""
+    """Return a worker's error for raising: the user's error becomes its cause, the hint a note."""
     if error.__cause__ is None and error.details:
         error.__cause__ = RemoteError(error.details)
     if error.hint and not hasattr(error, "__notes__"):
@@ -181,12 +181,12 @@ def as_raised(error: RolloutError) -> RolloutError:
 
 
 def _users_traceback(error: BaseException) -> str:
-    """Return the first cause that is no error of ours, from its first foreign frame on; empty for none.
+    """Return the traceback of the first cause that is not a RolloutError, from its first user frame on.
 
-    Where every frame is ours, user code gave something wrong, and the message says what.
+    It is empty if there is no such cause or every frame is of this package; the message then suffices.
     """
     chain = [error]
-    # Nothing keeps a user's code from raising an error from itself, or two from each other.
+    # The chain of causes may have a cycle if user code raises an error from itself.
     while isinstance(error, RolloutError) and error.__cause__ is not None and error.__cause__ not in chain:
         error = error.__cause__
         chain.append(error)

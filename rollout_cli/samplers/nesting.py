@@ -1,4 +1,4 @@
-"""Nested runs are refused: a worker that imports an unguarded script must not start that script's workers."""
+"""Refusal of nested runs: a worker that imports an unguarded script must not start that script's workers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rollout_cli.errors import UserCodeError
 
 _PACKAGE = Path(__file__).parents[1]
 _WORKERS = {str(_PACKAGE / "samplers" / name) for name in ("worker_loop.py", "queue_worker.py")}
-"""The modules from which user code runs in a worker, wherever that is."""
+"""The modules that call user code in a worker."""
 
 
 def refuse_in_worker(what: str) -> None:
-    """Raise UserCodeError if a worker is among the callers, most likely as it imports the user's script."""
+    """Raise UserCodeError if this is called from a worker, most likely while it imports the user's script."""
     stack = traceback.extract_stack()
     if not _WORKERS.isdisjoint(frame.filename for frame in stack):
         caller = [frame for frame in stack if _PACKAGE not in Path(frame.filename).parents][-1]

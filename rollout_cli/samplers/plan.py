@@ -1,6 +1,6 @@
-"""Plans: which episodes a run consists of, who runs which, and when it is done.
+"""Plans: the episodes of a run, the worker that runs each, and the condition that ends the run.
 
-Numbers are handled as ranges, so that thousands of short episodes cost what one does.
+Episode numbers are handled as ranges, so thousands of short episodes cost as little as one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import ArgumentError, UsageError
 
 NO_END = sys.maxsize
-"""One past the last number, where the numbers have no end."""
+"""The `stop` of a range of numbers without an end."""
 
 MOST_REMEMBERED = 16
-"""How many episodes the lengths of earlier calls count for."""
+"""Weight of the lengths of earlier calls, in episodes."""
 
 ROUNDING = 1e-6
 
@@ -32,11 +32,11 @@ ROUNDING = 1e-6
 class MinTimesteps:
     """The shortest run of episodes `first`, `first + 1`, … whose lengths sum to at least `timesteps`.
 
-    Where those up to `stop - 1` have fewer steps, it is all of these. Where workers reject some, these count
-    no steps, and `kept` may end it before that, as in `Episodes`.
+    If the episodes up to `stop - 1` have fewer steps, the plan is all of them. The steps of episodes that
+    workers reject do not count; `kept` may end the plan earlier, as in `Episodes`.
 
     Raises:
-        ArgumentError: If there is no such run.
+        ArgumentError: If the plan cannot have an episode.
     """
 
     timesteps: int
@@ -50,18 +50,18 @@ class MinTimesteps:
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Episodes `first` to `stop - 1`; with `NO_END` the plan is never done, and a stop ends the call.
+    """Episodes `first` to `stop - 1`; with `stop=NO_END` the plan is never done and only a stop ends it.
 
-    Where workers reject some, it is the shortest run of them in which so many are `kept`; None: all of these.
+    If workers reject episodes, the plan ends once `kept` episodes are kept; None means no such limit.
 
     Raises:
-        ArgumentError: If there is no such episode.
+        ArgumentError: If the plan cannot have an episode.
     """
 
     first: int
     stop: int
     kept: int | None = None
-    timesteps: ClassVar[None] = None  # No number of steps ends it.
+    timesteps: ClassVar[None] = None  # It has no target number of steps.
 
     def __post_init__(self) -> None:
         _check(self, is_possible=0 <= self.first < self.stop and self.kept != 0)
@@ -69,10 +69,10 @@ class Episodes:
 
 @dataclass(frozen=True, slots=True)
 class EpisodesPerWorker:
-    """Exactly `episodes` of each worker, a partition: worker w runs those from `first + w * episodes` on.
+    """Exactly `episodes` per worker: worker w runs `episodes` numbers from `first + w * episodes` on.
 
-    `done` is by worker how many of them, the lowest ones, an earlier run has covered; empty where there was
-    none.
+    The numbers of a worker are a partition. `done` has, per worker, the number of its episodes that an
+    earlier run has completed, lowest numbers first; it is empty without an earlier run.
 
     Raises:
         ArgumentError: If a number is out of range.
@@ -93,24 +93,24 @@ Plan = MinTimesteps | Episodes | EpisodesPerWorker
 def _check(plan: Plan, *, is_possible: bool) -> None:
     if not is_possible:
         raise ArgumentError(
-            f"there is no run of {plan}",
+            f"the plan has no episode: {plan}",
             code="plan-empty",
-            hint="give 1 timestep or episode, or more, and a range that has an episode",
+            hint="pass at least 1 timestep or episode, and a range with first < stop",
         )
 
 
 Covered = tuple[int, int, int | None]
-"""How far an earlier run has covered a partition: one past its last episode (its first number where there is
-none), its steps, and those of the last episode (None where nobody knows)."""
+"""Progress of an earlier run in a partition: one past the number of its last episode (or the partition's
+first number), its steps, and the steps of its last episode (None if unknown)."""
 
 
 def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) -> Plan | None:
-    """Return what is left of a plan if an earlier run `covered` so much of each partition; None for nothing.
+    """Return the rest of a plan after an earlier run that `covered` part of each partition; None if complete.
 
-    `n_episodes` is how many episodes it has, which the numbers do not tell where it rejected some.
+    `n_episodes` is the number of episodes the earlier run has kept; numbers alone do not show rejections.
 
     Raises:
-        UsageError: If the earlier run has more than the plan.
+        UsageError: If the earlier run has more episodes or steps than the plan.
     """
     if isinstance(plan, EpisodesPerWorker):
         firsts = itertools.count(plan.first, plan.episodes)
@@ -118,7 +118,7 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
         return replace(plan, done=done) if min(done) < plan.episodes else None
     next_number, steps, last_length = covered[0]
     n_run = next_number - plan.first
-    # What there is of each, how much of that was needed at least, and how much there may be.
+    # For each quantity: the amount found, the minimum that was needed to end there, and the plan's maximum.
     amounts = {
         "episodes that were run": (n_run, n_run, plan.stop - plan.first),
         "episodes": (n_episodes, n_episodes, plan.kept),
@@ -127,9 +127,9 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
     for what, (count, needed, most) in amounts.items():
         if most is not None and needed > most:
             raise UsageError(
-                f"there are {count:,} {what}, more than the {most:,} of this run",
+                f"found {count:,} {what}, more than the {most:,} of this run",
                 code="too-many-episodes",
-                hint="a dataset can be extended, but not cut short: ask for more",
+                hint="ask for at least that many: a dataset can be extended, but not shortened",
             )
     if next_number == plan.stop or n_episodes == plan.kept or steps >= (plan.timesteps or NO_END):
         return None
@@ -141,28 +141,28 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
 
 @dataclass(slots=True)
 class LengthEstimate:
-    """Mean and spread of the lengths of ended episodes, which estimate those to come."""
+    """Mean and variance of the lengths of ended episodes, used to estimate the lengths of future episodes."""
 
     episodes: float = 0.0
     steps: float = 0.0
     squares: float = 0.0  # The sum of the squared lengths.
 
     def add(self, lengths: Array) -> None:
-        """Count ended episodes, int64 (N,)."""
+        """Count ended episodes of these lengths, int64 (N,)."""
         floats = lengths.astype(np.float64)
         self.episodes += len(floats)
         self.steps += float(floats.sum())
         self.squares += float(floats @ floats)
 
     def fade(self) -> None:
-        """Let what is known weigh `MOST_REMEMBERED` episodes at most: a new policy has other lengths."""
+        """Limit the weight of known lengths to `MOST_REMEMBERED` episodes: a new policy has other lengths."""
         weight = min(1.0, MOST_REMEMBERED / max(1.0, self.episodes))
         self.episodes *= weight
         self.steps *= weight
         self.squares *= weight
 
     def episodes_for(self, steps: int) -> int | None:
-        """Return how many episodes reach `steps` in five of six cases; None before any episode ended."""
+        """Return the number of episodes that reach `steps` in five of six cases; None before any ended."""
         if not self.steps:
             return None
         mean = self.steps / self.episodes
@@ -173,18 +173,17 @@ class LengthEstimate:
 
 
 class PlanState:
-    """A plan under way. Each number that `free(worker)` leases is later completed once, or released again.
+    """Progress of a plan. Each number that `free(worker)` leases is later either completed once or released.
 
-    None is the plan of nothing, which is done from the beginning. Where policies or environments differ
-    `by_worker`, number i belongs to worker i % n_workers. Leases are whole blocks of `block` (a worker's
-    number of environments). `lengths` are those of earlier calls; this plan's are added.
+    The plan None has no episodes and is done at once. If policies or environments differ `by_worker`, number
+    i belongs to worker i % n_workers. Leases consist of complete blocks of `block` numbers (a worker's number
+    of environments). `lengths` has the lengths of earlier calls; the lengths of this plan are added to it.
 
     Attributes:
-        firsts: By partition, its first number.
-        stops: By partition, one past its last number; where a number of steps may end it before that, its
-            bound until the end is known.
-        stride: The step from one of a worker's numbers to the next.
-        is_shared: Whether any worker may run any number.
+        firsts: The first number of each partition.
+        stops: One past the last number of each partition; an upper bound until the last number is known.
+        stride: The difference between consecutive numbers of a worker.
+        is_shared: Whether every worker may run every number.
     """
 
     def __init__(
@@ -198,7 +197,7 @@ class PlanState:
     ) -> None:
         self._prefixes: list[_Prefix] = []
         lengths = lengths or LengthEstimate()
-        # Of the first partition and of each, where there are several.
+        # The first number of partition 0 and the size of each partition; 0 for a single partition.
         self._first_number = self._partition_size = 0
         self.stride = n_workers if by_worker else 1
         match plan:
@@ -223,7 +222,7 @@ class PlanState:
                 self.stops = [plan.stop]
         bounds = list(zip(self.firsts, self.stops, strict=True))
         self._missing = sum(stop - first for first, stop in bounds)
-        # One for each worker where each has numbers of its own, else one for all.
+        # One entry per worker if each worker has its own numbers, otherwise one entry for all workers.
         self._free = [
             FreeNumbers(first + (owner - first) % self.stride, stop, stride=self.stride, block=block)
             for first, stop in bounds
@@ -233,21 +232,21 @@ class PlanState:
 
     @property
     def done(self) -> bool:
-        """Return whether every episode of the plan is complete."""
-        return self._missing <= 0  # Numbers above the last one may end after it.
+        """Whether every episode of the plan is complete."""
+        return self._missing <= 0  # Episodes above the plan's last number may end after it is done.
 
     def partition(self, number: int) -> int:
-        """Return the partition that a number belongs to."""
+        """Return the index of the partition that contains a number."""
         return (number - self._first_number) // self._partition_size if self._partition_size else 0
 
     def free(self, worker: int) -> FreeNumbers:
-        """Return the numbers that the worker can be leased."""
+        """Return the numbers that can be leased to the worker."""
         return self._free[worker % len(self._free)]
 
     def complete(self, numbers: range, lengths: Array) -> None:
-        """Count episodes without gaps between them as run.
+        """Count consecutive episodes as complete.
 
-        Their `lengths` are int64 (N,), 0 of those that were skipped or rejected.
+        `lengths` is int64 (N,), 0 for skipped and rejected episodes.
         """
         self._missing -= len(numbers)
         ends = [stop for prefix in self._prefixes if (stop := prefix.add(numbers, lengths)) is not None]
@@ -258,13 +257,13 @@ class PlanState:
 
     @property
     def missing_steps(self) -> int | None:
-        """Return how many steps the plan lacks by what has ended; None if no number of steps ends it."""
+        """Steps that the plan lacks after the episodes that have ended; None without a target of steps."""
         return next((prefix.missing_steps for prefix in self._prefixes if not prefix.counts_episodes), None)
 
     def still_needed(self, in_flight: int) -> int | None:
-        """Return about how many more numbers to lease while `in_flight` run; None if unknown."""
+        """Return an estimate of the numbers still to lease while `in_flight` are leased; None if unknown."""
         if not self.is_shared:
-            return None  # The numbers of one worker say nothing of how many another one must run.
+            return None  # Each worker runs its own numbers, so a count over all workers does not help.
         missing = self._missing
         for prefix in self._prefixes:
             if (estimate := prefix.n_missing()) is None:
@@ -276,7 +275,7 @@ class PlanState:
 class _Prefix:
     """Finds the shortest prefix of first, first + 1, … whose lengths sum to `target` or more.
 
-    The lengths become known in any order. Where it `counts_episodes`, each that has a length counts 1.
+    Lengths may be added in any order. With `counts_episodes`, every length above 0 counts as 1.
     """
 
     def __init__(
@@ -284,12 +283,12 @@ class _Prefix:
     ) -> None:
         self.counts_episodes = counts_episodes
         self._estimate = estimate
-        self.missing_steps = self._missing = target  # Of all known lengths, and of those without a gap.
-        self._next = first  # The lowest number of unknown length; `_missing` steps come from there on.
-        self._lengths_ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
+        self.missing_steps = self._missing = target  # After all known lengths; after those below `_next`.
+        self._next = first  # The lowest number of unknown length; `_missing` steps are needed from it on.
+        self._lengths_ahead: dict[int, Array] = {}  # Known lengths above `_next`, by their first number.
 
     def add(self, numbers: range, lengths: Array) -> int | None:
-        """Take lengths, int64 (N,), which nobody may change later; return one past the last, if known."""
+        """Add lengths, int64 (N,), that the caller must not change later; return the prefix's stop if known."""
         if self.counts_episodes:
             lengths = (lengths > 0).astype(np.int64)
         self._lengths_ahead[numbers.start] = lengths
@@ -298,21 +297,21 @@ class _Prefix:
         while (run := self._lengths_ahead.pop(self._next, None)) is not None:
             sums = np.cumsum(run)
             if sums[-1] >= self._missing:
-                # The first place that reaches it: what follows without steps (a skip) is left out.
+                # The first episode that reaches the target: skipped episodes behind it are left out.
                 return self._next + int(np.searchsorted(sums, self._missing)) + 1
             self._missing -= int(sums[-1])
             self._next += len(run)
         return None
 
     def n_missing(self) -> int | None:
-        """Return about how many more episodes reach the target, with a margin; None if unknown."""
+        """Return an estimate, with a margin, of the episodes that reach the target; None if unknown."""
         return self._estimate.episodes_for(self.missing_steps)
 
 
 class FreeNumbers:
-    """Gives out every `stride`-th number from `first` to `stop - 1`, lowest first, and takes them back.
+    """Leases every `stride`-th number from `first` to `stop - 1`, lowest first; numbers can be released again.
 
-    New numbers are leased in whole blocks of `block`, counted from 0 in steps of `stride`.
+    New numbers are leased in complete blocks of `block`, counted from 0 in steps of `stride`.
     """
 
     def __init__(self, first: int, stop: int, *, stride: int = 1, block: int = 1) -> None:
@@ -320,22 +319,22 @@ class FreeNumbers:
         self._stop = stop
         self._stride = stride
         self._block = block
-        self._released: list[range] = []  # The numbers that came back: rising ranges.
+        self._released: list[range] = []  # Released numbers, as rising ranges.
 
     @property
     def n_released(self) -> int:
-        """Return how many numbers came back."""
+        """Number of released numbers that have not been leased again."""
         return sum(map(len, self._released))
 
     @property
     def next_number(self) -> int:
-        """Return the lowest number that can be leased; NO_END where none is left."""
-        if self._released:  # They lie below all that were not leased yet.
+        """The lowest number that can be leased; NO_END if none is left."""
+        if self._released:  # They are below every number that was never leased.
             return self._released[0].start
         return self._next if self._next < self._stop else NO_END
 
     def lease(self, count: int, most: int = NO_END) -> list[range]:
-        """Lease up to `count` numbers, released ones first; in whole blocks, if these are at most `most`."""
+        """Lease up to `count` numbers, released ones first; round up to complete blocks of `most` at most."""
         released = self._released
         leased = []
         while count > 0 and released:
@@ -356,15 +355,15 @@ class FreeNumbers:
         return leased
 
     def release(self, runs: Iterable[range]) -> None:
-        """Free numbers again that are leased."""
+        """Return leased numbers, so that they can be leased again."""
         self._released = sorted([*self._released, *runs], key=attrgetter("start"))
 
 
 def contiguous_ranges(numbers: Array) -> list[range]:
-    """Return rising numbers, int64 (N,), as ranges without gaps, lowest first; usually that is one."""
+    """Return rising numbers, int64 (N,), as ranges without gaps, lowest first (usually a single range)."""
     if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
         return [range(int(numbers[0]), int(numbers[-1]) + 1)]
-    # No number is next to -2.
+    # -2 is not adjacent to any number.
     firsts = numbers[np.diff(numbers, prepend=-2) != 1]
     lasts = numbers[np.diff(numbers, append=-2) != 1]
     return list(map(range, firsts.tolist(), (lasts + 1).tolist()))
@@ -374,8 +373,8 @@ def without(runs: Sequence[range], removed: Sequence[range]) -> list[range]:
     """Return the numbers of `runs` that are not in `removed`, in one pass.
 
     Args:
-        runs: Ranges of any step, in order of their first numbers; they may interleave.
-        removed: Ranges without gaps, the lowest first; they may hold other numbers too.
+        runs: Ranges of any step, sorted by first number; they may interleave.
+        removed: Ranges of step 1, lowest first; they may contain numbers that are not in `runs`.
     """
     remaining_runs: list[range] = []
     for run in runs:

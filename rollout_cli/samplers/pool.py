@@ -1,7 +1,7 @@
-"""Pool: the workers of one sampler, wherever they run; and SegmentRunner, which writes beside them.
+"""Pool: the interface to a sampler's workers; SegmentRunner: calls functions close to the workers' episodes.
 
-A pool starts workers, carries messages, and notices deaths; the sampler decides. The legal sequence for each
-worker is `start`, then any number of `send`, until its `Died` event; after that `start` again.
+A pool starts workers, transports messages and detects deaths; the sampler makes the decisions. The legal
+sequence for each worker is `start`, then any number of `send`, until its `Died` event; then `start` again.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from rollout_cli.samplers.messages import ToSampler, ToWorker
 Result = TypeVar("Result")
 
 WAIT_SECONDS = 0.1
-"""After so long a pool that waits for workers looks at other things: whether to stop, and who is stuck."""
+"""Maximum wait for workers' messages, in seconds; then the sampler checks for stops and stuck workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker ended without being asked to; all its messages were given before."""
+    """A worker ended unexpectedly; the pool has already returned all its messages."""
 
     worker: int
-    reason: str  # How it ended, one line that continues "worker 3 …", such as "was killed by SIGKILL".
-    numbers: tuple[int, ...] | None = ()  # Of the episodes that ran in its turn; None if unknown.
-    details: str = ""  # The traceback that it left.
-    hint: str = ""  # What to do about it.
-    late: tuple[int, ...] = ()  # The episodes for whose time-out it was killed.
+    reason: str  # How it ended: one line that continues "worker 3 …", such as "was killed by SIGKILL".
+    numbers: tuple[int, ...] | None = ()  # The episodes that ran in its last turn; None if unknown.
+    details: str = ""  # The traceback in its crash box.
+    hint: str = ""  # Advice to the user.
+    late: tuple[int, ...] = ()  # The episodes that exceeded the time limit, if it was killed for that.
 
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """What the user should know, in one line, of the pool or of a fault that does not end the call."""
+    """A one-line warning to the user about the pool or about a fault that does not end the call."""
 
     text: str
 
@@ -44,26 +44,26 @@ class Pool(Protocol):
     """The workers of one sampler."""
 
     def start(self, worker: int) -> None:
-        """Start a worker that does not run: a new one, or one whose death was reported.
+        """Start a worker that is not running: a new worker, or one with a reported death.
 
         Raises:
-            WorkerError: If it cannot be started.
+            WorkerError: If the worker cannot be started.
         """
 
     def send(self, worker: int, command: ToWorker) -> None:
-        """Send a command; never blocks. To a dead worker it is lost: the death is an event of its own."""
+        """Send a command without blocking. A command to a dead worker is dropped; `wait` returns its `Died`."""
 
     def wait(self) -> list[Event]:
-        """Wait until something happens, at most `WAIT_SECONDS`; return what has happened, in order."""
+        """Wait for events, at most `WAIT_SECONDS`; return them in order."""
 
     def close(self) -> None:
-        """End all workers, politely at first; nothing may be called after it."""
+        """Ask all workers to exit, then kill the rest; the pool must not be used afterwards."""
 
 
 class SegmentRunner:
-    """Calls functions for the driver, in the process that lies best: this one, unless a subclass has another.
+    """Calls functions for the driver: in this process, unless a subclass uses one closer to the episodes.
 
-    So the episodes of a segment need not cross the driver.
+    With such a subclass the episodes of a segment do not pass through the driver.
     """
 
     def run(
@@ -72,11 +72,11 @@ class SegmentRunner:
         *args: Any,
         needs_folder: bool = True,  # noqa: ARG002
     ) -> Result:
-        """Return what the function returns, or raise what it raises.
+        """Call the function; return its result or raise its error.
 
         Args:
-            function: May run again where its process is lost.
-            args: Its arguments.
-            needs_folder: Whether it reads or writes a folder of this machine.
+            function: The function; it may run again if its process dies.
+            args: The function's arguments.
+            needs_folder: Whether the function reads or writes a folder of this machine.
         """
         return function(*args)

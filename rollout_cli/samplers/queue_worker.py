@@ -1,4 +1,4 @@
-"""run_worker: one worker between two queues, for users' own samplers, as the documents describe them."""
+"""run_worker: one worker that reads commands from a queue and writes batches to another, for custom samplers."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
 ) -> None:
     """Run a worker until `exit`; it never blocks on sending.
 
-    Commands are pairs. `("start", (agent_update, env_update, version))` applies the updates and begins to
-    stream, and `("continue", ())` goes on. A worker that streams sends `("trajectory", (EpisodeBatch,
-    version, worker_number))`, a rollout each. It stops at `("stop", ())`, or when the sampler's queue is
-    full; the batch that did not fit is sent first of all when it streams again. `("exit", ())` ends it. What
-    user code raises leaves this function. The samplers of this package have a worker loop of their own.
+    Commands are pairs. `("start", (agent_update, env_update, version))` applies the updates and starts to
+    stream; `("continue", ())` resumes streaming. While it streams, the worker sends `("trajectory",
+    (EpisodeBatch, version, worker_number))` for each rollout. It stops at `("stop", ())` or when the
+    sampler's queue is full; a batch that did not fit is sent first when streaming resumes. `("exit", ())`
+    ends the worker. Errors of user code are raised to the caller. The samplers of this package do not use
+    this function, but WorkerLoop.
 
     Args:
         factory: Builds the worker.
-        to_worker: Queue of commands, with the methods of `multiprocessing.Queue`; so is the next one.
-        to_sampler: Queue of batches.
-        worker_number: Which worker this is, from 0; its numbers and seeds are no other's.
-        agent: A policy, or one as pickled bytes; so is a command's update, which may be parameters or None as
-            well.
-        env: An environment, or whatever a sampler takes for one; a command's may be an EnvUpdate or None as
-            well.
+        to_worker: Queue of commands, with the methods of `multiprocessing.Queue`.
+        to_sampler: Queue of batches, with the same methods.
+        worker_number: Index of the worker, from 0; it determines the worker's episode numbers and seeds.
+        agent: A policy, or a pickled policy as bytes. Updates of commands may also be parameters or None.
+        env: An environment, or any object that a sampler accepts as one. Updates of commands may also be an
+            EnvUpdate or None.
 
     Raises:
-        InternalError: At an unknown command (an AssertionError, too).
+        InternalError: If a command is unknown (also an AssertionError).
     """
     with contextlib.ExitStack() as stack:
         for worker_queue in (to_worker, to_sampler):
             if hasattr(worker_queue, "close"):
                 stack.callback(worker_queue.close)
         if hasattr(to_sampler, "cancel_join_thread"):
-            to_sampler.cancel_join_thread()  # Else an ending process waits until somebody reads what it sent.
+            to_sampler.cancel_join_thread()  # Else the process cannot exit before its batches are read.
         if multiprocessing.parent_process() is not None:
             setproctitle.setproctitle(f"worker:{worker_number}")
         stack.enter_context(factory.setup())
@@ -81,14 +81,14 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
                 case "exit":
                     return
                 case _:
-                    raise InternalError(f"unknown command {tag!r} with contents {contents!r:.80}")
+                    raise InternalError(f"got unknown command {tag!r} with contents {contents!r:.80}")
 
 
 def _update(worker: Worker, agent: Any, env: Any) -> None:
     if isinstance(agent, bytes):
-        agent = pickle.loads(agent)  # noqa: S301  The bytes are the sampler's own.
+        agent = pickle.loads(agent)  # noqa: S301  Pickled by the sampler.
     if not isinstance(agent, dict | tuple | np.ndarray | None):
-        worker.forget_agent()  # The one before need not fit the new environment.
+        worker.forget_agent()  # The old policy need not fit the new environment.
     if not isinstance(env, EnvUpdate | None):
         env = as_env_source(env)
     worker.update_env(env)

@@ -1,4 +1,4 @@
-"""ReorderBuffer: takes finished episodes as they come, and yields each partition's in number order."""
+"""ReorderBuffer: accepts finished episodes in any order, and yields each partition's in number order."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.samplers.plan import PlanState, contiguous_ranges
 
 MOST_BYTES = 1 << 30
-"""From so many on the buffer is full: the sampler leases no new numbers."""
+"""Capacity of the buffer: when it is full, the sampler leases no new numbers."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """Episodes without a gap that begin at one number; none where they do not come."""
+    """Consecutive episodes from one number up to `stop`; `chunk` is None for rejected or skipped episodes."""
 
     stop: int
     chunk: AnyChunk | None = None
 
 
 class ReorderBuffer:
-    """The buffer of one call: gives no episode twice, and none above the plan's end.
+    """The buffer of one call: yields no episode twice, and none above the plan's end.
 
-    It takes what comes, also when it is full: a worker never drops a finished episode.
+    It accepts episodes even if it is full, because workers never drop a finished episode.
     """
 
     def __init__(self, plan: PlanState, most_bytes: int = MOST_BYTES) -> None:
@@ -32,16 +32,16 @@ class ReorderBuffer:
         self._next = list(plan.firsts)
         self._entries: dict[int, _Entry] = {}
         self._n_bytes = 0
-        self.stop = 0  # One past the last episode that was given, or left out on the way there.
+        self.stop = 0  # One past the last episode that was yielded or passed over.
 
     @property
     def is_full(self) -> bool:
-        """Return whether the waiting episodes use up their memory."""
+        """Whether the waiting episodes use all of the buffer's memory."""
         return self._n_bytes >= self._most_bytes
 
     @property
     def n_waiting(self) -> int:
-        """Return how many episodes that the plan needs wait for one before them."""
+        """Number of episodes within the plan that wait for an earlier episode."""
         return sum(
             max(0, min(entry.stop, self._plan.stops[self._plan.partition(number)]) - number)
             for number, entry in self._entries.items()
@@ -49,11 +49,11 @@ class ReorderBuffer:
         )
 
     def is_past(self, number: int) -> bool:
-        """Return whether an episode lies below the one that comes next."""
+        """Return whether an episode's number is below the next one to yield."""
         return number < self._next[self._plan.partition(number)]
 
     def add(self, chunk: AnyChunk) -> None:
-        """Take finished episodes that were not given before."""
+        """Add finished episodes; none of them may have been added before."""
         stop = 0
         for numbers in contiguous_ranges(chunk.numbers):
             start = stop
@@ -63,11 +63,11 @@ class ReorderBuffer:
             self._entries[numbers.start] = _Entry(numbers.stop, episodes)
 
     def pass_over(self, numbers: range) -> None:
-        """Continue without episodes that do not come: rejected ones, or one that is skipped."""
+        """Do not wait for these episodes, which were rejected or skipped."""
         self._entries[numbers.start] = _Entry(numbers.stop)
 
     def ready(self) -> Iterator[AnyChunk]:
-        """Yield every chunk whose turn it is, partition by partition."""
+        """Yield every chunk that no longer waits for an earlier episode, partition by partition."""
         for partition, last_stop in enumerate(self._plan.stops):
             while (number := self._next[partition]) < last_stop:
                 entry = self._entries.pop(number, None)
@@ -81,7 +81,7 @@ class ReorderBuffer:
 
 
 def _size(chunk: AnyChunk) -> int:
-    """Return the bytes of a chunk, with those of its infos where it is here."""
+    """Return the size of a chunk in bytes, including its infos if the chunk is in this process."""
     n_bytes = chunk.n_bytes
     if isinstance(chunk, Chunk):
         for table in (chunk.env_infos, chunk.agent_infos, chunk.episode_infos):

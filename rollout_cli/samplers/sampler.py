@@ -1,7 +1,6 @@
-"""Sampler: runs plans over a pool of workers, and hands the episodes on in order.
+"""Sampler and its base PlanSampler: run plans over a pool of workers and yield the episodes in order.
 
-What a call does, restarts, updates for new workers, order and recovery are here, once; a subclass gives the
-pool.
+They handle calls, restarts, updates for new workers, episode order and recovery; a subclass makes the pool.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ Fact = TypeVar("Fact")
 
 
 class PlanSampler:
-    """Runs plans over a pool of workers, and streams their episodes; `Sampler` documents its arguments."""
+    """Runs plans over a pool of workers and streams their episodes; `Sampler` documents the arguments."""
 
     _lease_size: LeaseSize = LeaseSize()
-    _buffer_bytes: int = MOST_BYTES  # Of episodes that wait for one before them.
-    _is_parallel: ClassVar[bool] = True  # Otherwise one worker runs everything that anybody may run.
+    _buffer_bytes: int = MOST_BYTES  # Maximum bytes of episodes that wait for an earlier episode.
+    _is_parallel: ClassVar[bool] = True  # If false, one worker runs every episode not tied to a worker.
 
     def __init__(
         self,
@@ -69,9 +68,9 @@ class PlanSampler:
         options = {name: value for name, value in options.items() if value is not None}
         if worker_factory is not None and options:
             raise UsageError(
-                f"worker_factory decides about {', '.join(options)}",
+                f"got both worker_factory and {', '.join(options)}",
                 code="factory-options",
-                hint="omit one of them",
+                hint="pass worker_factory or these options, not both",
             )
         self._factory = worker_factory or WorkerFactory(**options)
         self.n_workers = self._factory.n_workers
@@ -82,7 +81,7 @@ class PlanSampler:
         self._warn = warn or _log.warning
         self._pool: Pool | None = None
         self._starting: SamplerMachine | None = None  # A call without episodes, in which the workers start.
-        self._failure: RolloutError | None = None  # What ends the call, after the episodes before it.
+        self._failure: RolloutError | None = None  # Raised after the earlier episodes.
         self._env_spec: EnvSpec | None = None
         self._stops = StopRequests()
         self._report: WorkerReport | None = None
@@ -96,22 +95,22 @@ class PlanSampler:
 
     @classmethod
     def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
-        """Return a sampler whose workers `worker_factory` builds."""
+        """Return a sampler that builds its workers with `worker_factory`."""
         return cls(agents, envs, worker_factory=worker_factory)
 
     @property
     def restarts(self) -> int:
-        """Return how many workers were started again."""
+        """Return the number of worker restarts."""
         return self._supervisor.restarts
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Return spaces and limit of the environment; InternalError says that no worker has built it yet."""
+        """Return the environment's spaces and time limit; InternalError if no worker has built it yet."""
         return _require(self._env_spec)
 
     @property
     def report(self) -> WorkerReport:
-        """Return what only workers know of environment and policy, joined; the error is `env_spec`'s."""
+        """Return the workers' joined reports on environment and policy; raises as `env_spec` does."""
         return _require(self._report)
 
     # -- sampling ----------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ class PlanSampler:
     def stream(
         self, plan: Plan, *, agent_update: Any = None, env_update: Any = None
     ) -> Generator[Chunk, None, None]:
-        """Run a plan; yield chunks in order as they come: those of `stream_refs`, loaded."""
+        """Run a plan; load and yield each chunk of `stream_refs`."""
         with closing(self.stream_refs(plan, agent_update=agent_update, env_update=env_update)) as chunks:
             for chunk in chunks:
                 yield chunk.load()
@@ -127,23 +126,24 @@ class PlanSampler:
     def stream_refs(
         self, plan: Plan, *, agent_update: Any = None, env_update: Any = None
     ) -> Generator[AnyChunk, None, None]:
-        """Run a plan; yield chunks in order as they come, or references where they lie on other machines.
+        """Run a plan; yield chunks in order when they are ready, or references to chunks on other machines.
 
-        Within a partition (all episodes, or one worker's under `EpisodesPerWorker`) episodes come in the
-        order of their numbers. Closing the generator ends the run.
+        Within a partition (all episodes, or one worker's episodes under `EpisodesPerWorker`) episodes are
+        yielded in the order of their numbers. Closing the generator ends the run.
 
         Args:
-            plan: Which episodes.
-            agent_update: A policy or parameters for all workers, or a list of one a worker; None: no change.
-            env_update: An environment or EnvUpdate for all, or a list of one a worker; None: no change.
+            plan: The episodes to run.
+            agent_update: A policy or parameters for all workers, or a list with one per worker; None: no
+                change.
+            env_update: An environment or EnvUpdate for all, or a list with one per worker; None: no change.
 
         Raises:
-            RolloutError: What went wrong in a worker, after everything finished before it was yielded.
-            UsageError: If a later call of the sampler began meanwhile.
+            RolloutError: A worker's error, raised after the episodes before it were yielded.
+            UsageError: If another call of the sampler started before this stream ended.
         """
         updates = self._updates.note(agent_update, env_update)
         if agent_update is not None or env_update is not None:
-            self._starting = self._report = None  # The new ones read other files.
+            self._starting = self._report = None  # The update may read other files.
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
         call = self._starting
@@ -165,45 +165,45 @@ class PlanSampler:
                 yield chunk
                 if call.generation != self._generation:
                     raise UsageError(
-                        "this stream was overtaken by a later call of its sampler",
+                        "another call of the sampler started before this stream ended",
                         code="stream-overtaken",
-                        hint="finish or close it first",
+                        hint="finish or close the stream before the next call",
                     )
             if self._failure is not None:
                 raise as_raised(self._failure)
-            if self._stops.has_begun:
+            if self._stops.has_started:
                 self._execute(call.stop())
             if call.is_over or self._stops.is_over:
                 return
             self._take(call)
 
     def segment_runner(self) -> SegmentRunner:
-        """Return what calls the function that writes a segment, near what `stream_refs` refers to."""
+        """Return the SegmentRunner that writes segments close to the chunks of `stream_refs`."""
         return SegmentRunner()
 
     def request_stop(self, *, grace: float = 0.0, after: float = 0.0) -> None:
-        """Let this stream, or else the next, end early with what is finished; for signal handlers, too.
+        """End the current stream, or else the next one, early; safe to call from a signal handler.
 
-        Of several requests for one stream the earliest counts.
+        Finished episodes are still yielded. If a stream has several requests, the earliest one counts.
 
         Args:
-            grace: Seconds that are left to running episodes below the highest that ended: they hold it up.
-            after: Seconds until then.
+            grace: Seconds for running episodes to end if a finished episode waits for them.
+            after: Seconds until the stream stops leasing numbers.
         """
         self._stops.add(grace=grace, after=after)
 
     # -- workers -----------------------------------------------------------------------------------
 
     def _make_pool(self) -> Pool:
-        """Return a pool of `n_workers` workers, none of them started."""
+        """Return a pool for `n_workers` workers that have not been started."""
         raise UsageError(
-            f"{type(self).__name__} has no workers of its own",
+            f"{type(self).__name__} does not implement _make_pool",
             code="sampler-abstract",
-            hint="use LocalSampler, MultiprocessingSampler or RaySampler, or override the documents' methods",
+            hint="use LocalSampler, MultiprocessingSampler or RaySampler, or override the documented methods",
         )
 
     def start_worker(self, plan: Plan | None = None) -> None:
-        """Start the workers before the first call, and let them begin its `plan`; does not wait for them."""
+        """Start the workers before the first call, without waiting for them; they already run its `plan`."""
         if self._pool is None:
             self._starting = self._begin(plan)
 
@@ -211,7 +211,7 @@ class PlanSampler:
         """Start the workers, wait until one has built its environment and policy, and return its `env_spec`.
 
         Raises:
-            RolloutError: If one of them could not be built.
+            RolloutError: If a worker could not build its environment or policy.
         """
         if self._env_spec is None:
             call = self._starting or self._begin(None)
@@ -219,13 +219,13 @@ class PlanSampler:
                 while self._env_spec is None:
                     if self._failure is not None:
                         raise as_raised(self._failure)
-                    if self._stops.has_begun:
+                    if self._stops.has_started:
                         raise InterruptedRunError("the run was ended before a worker had started")
                     self._take(call)
         return self.env_spec
 
     def shutdown_worker(self) -> None:
-        """End the workers, and whatever their environments started; a later call starts new ones."""
+        """End the workers and all processes of their environments; a later call starts new workers."""
         pool = self._pool
         self._pool = None
         self._starting = None
@@ -239,16 +239,16 @@ class PlanSampler:
         self.shutdown_worker()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the workers; a copy starts its own, where this one's updates have brought them."""
+        """Return the state without the workers; a copy starts new workers and applies all updates to them."""
         reset = {"_warn": _log.warning, "_pool": None, "_starting": None, "_failure": None, "_env_spec": None}
         return self.__dict__ | {name: value for name, value in reset.items() if name in self.__dict__}
 
     # -- one call ----------------------------------------------------------------------------------
 
     def _begin(self, plan: Plan | None, changes: Sequence[Update] = ()) -> SamplerMachine:
-        """Begin a call: new workers get their whole history, the others the call's changes."""
+        """Start a call: new workers receive their complete history, the others only this call's changes."""
         if self._failure is not None:
-            self.shutdown_worker()  # Of a call that was left before its failure was seen.
+            self.shutdown_worker()  # The last call was closed before its failure was raised.
         if self._pool is None:
             self._pool = self._make_pool()
             self.n_started = 0
@@ -281,13 +281,13 @@ class PlanSampler:
         return call
 
     def _take(self, call: SamplerMachine) -> None:
-        """Wait until something happens in the pool, and handle it."""
+        """Wait for events of the pool and handle them."""
         self._execute(call.top_up())
         if self._pool is None:
             raise UsageError(
-                "the workers were shut down during their stream",
+                "shutdown_worker was called during the stream",
                 code="sampler-shut-down",
-                hint="begin a new stream",
+                hint="start a new stream",
             )
         for event in self._pool.wait():
             if isinstance(event, Started | Reported) and event.generation == call.generation:
@@ -298,12 +298,12 @@ class PlanSampler:
             self._execute(call.handle(event, _clock()))
 
     def _execute(self, instructions: Sequence[Instruction]) -> None:
-        """Do what the call has decided; nothing where the workers were shut down meanwhile."""
+        """Carry out the call's instructions, unless the workers were shut down meanwhile."""
         if self._pool is not None:
             self._failure = _carry_out(instructions, self._pool, self._warn) or self._failure
 
     def _end(self, call: SamplerMachine) -> None:
-        """Let the workers stop, and forget what was not handed on."""
+        """Stop the workers, and discard episodes that were not yielded."""
         self.next_number = max(self.next_number, call.buffer.stop)
         if call.generation == self._generation:
             self._stops = StopRequests()
@@ -311,19 +311,19 @@ class PlanSampler:
             self.skipped = call.skipped
             self.is_done = call.is_done
             if self._failure is not None:
-                # A caller may have enough after the episodes that come before a failure, and never see it.
+                # The caller may close the stream before the failure is raised.
                 self.shutdown_worker()
             self._execute(call.end())
 
     @contextmanager
     def _shut_down_on_error(self, call: SamplerMachine) -> Iterator[None]:
-        """End the workers after an error: no later call could rely on their state. Not under a later call."""
+        """End the workers after an error, since their state is unknown; keep them if another call has started."""
         try:
             yield
         except BaseException as error:
             if isinstance(error, InternalError):
                 error.add_note("\n".join(["the last events and instructions of the sampler:", *call.story]))
-            # With GeneratorExit the caller has enough, and the workers stop.
+            # GeneratorExit: the caller closed the stream, so the workers only stop.
             if call.generation == self._generation and not isinstance(error, GeneratorExit):
                 self._updates.has_failed = isinstance(error, UserCodeError) and not error.episodes
                 self.shutdown_worker()
@@ -333,39 +333,42 @@ class PlanSampler:
 class Sampler(PlanSampler):
     """Samples episodes with several workers.
 
-    A subclass gives a pool by `_make_pool`. A sampler of another kind overrides the documents' methods
-    instead: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`, `shutdown_worker`.
+    A subclass implements `_make_pool`. A sampler without a pool overrides the documented methods instead:
+    `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`, `shutdown_worker`.
 
     Args:
-        agents: A policy for all workers, or a list of one a worker: a SPEC, or what `adapt_policy` takes.
-        envs: An environment (or EnvSource) for all workers, or a list of one a worker; each gets its copy.
+        agents: A policy for all workers, or a list with one per worker: a SPEC, or any object that
+            `adapt_policy` accepts.
+        envs: An environment (or EnvSource) for all workers, or a list with one per worker; each worker gets
+            a copy.
         worker_factory: Builds the workers.
-        supervision: What to do about workers that die and episodes that fail.
-        warn: Called with one line for each fault that does not end a call; None writes them to the log.
-        options: In place of a factory its arguments, as `WorkerFactory` takes them: `max_episode_length`,
-            `seed`, `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
+        supervision: Rules for workers that die and episodes that fail.
+        warn: Called with one line for each fault that does not end a call; None logs the line.
+        options: Arguments of `WorkerFactory`, instead of a factory: `max_episode_length`, `seed`,
+            `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
 
     A WorkerFactory as the first argument selects garage's order (worker_factory, agents, envs).
 
     Attributes:
         seed: The root seed.
-        n_workers: How many workers there may be.
-        n_started: How many of them were started: the lowest ones.
-        built_at: When the first of them had built its environment and policy, in seconds since the epoch.
-        next_number: The number of the next call's first episode; it never goes back.
-        total_env_steps: Steps of all episodes handed on so far.
-        skipped: By number, why an episode of the last call was left out.
-        dropped_episodes: Episodes of the last call that ended behind one that had not when it was stopped.
-        is_done: Whether all episodes of the last call's plan had ended when it did.
+        n_workers: Maximum number of workers.
+        n_started: Number of workers that were started, from worker 0 up.
+        built_at: Time when the first worker had built its environment and policy, in seconds since the epoch.
+        next_number: Number of the next call's first episode; never decreases.
+        total_env_steps: Steps of all episodes yielded so far.
+        skipped: Reasons why episodes of the last call were skipped, by episode number.
+        dropped_episodes: Number of episodes of the last call that ended but were not yielded, because an
+            earlier episode had not ended.
+        is_done: Whether the last call completed its plan.
     """
 
     def obtain_samples(
         self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
     ) -> EpisodeBatch:
-        """Return the shortest run of episodes from `next_number` on with at least `num_samples` (>= 1) steps.
+        """Return the fewest episodes from `next_number` on that have at least `num_samples` (>= 1) steps.
 
-        `itr`, the caller's iteration, changes nothing; updates are as in `stream`. With `progress`, stderr
-        shows a bar.
+        `itr`, the caller's iteration, is ignored; updates are as in `stream`. `progress` shows a progress bar
+        on stderr.
         """
         del itr
         plan = MinTimesteps(num_samples, self.next_number)
@@ -374,7 +377,7 @@ class Sampler(PlanSampler):
     def obtain_exact_episodes(
         self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
     ) -> EpisodeBatch:
-        """Return `n_eps_per_worker` (1 or more) episodes a worker, in order; else as `obtain_samples`."""
+        """Return `n_eps_per_worker` (>= 1) episodes of each worker, in order; otherwise as `obtain_samples`."""
         plan = EpisodesPerWorker(n_eps_per_worker, self.next_number)
         total = n_eps_per_worker * self.n_workers
         return self._batch(plan, agent_update, env_update, progress=progress, total_episodes=total)
@@ -382,7 +385,7 @@ class Sampler(PlanSampler):
     def obtain_exact_trajectories(
         self, n_traj_per_worker: int, agent_update: Any, env_update: Any = None
     ) -> EpisodeBatch:
-        """Return what `obtain_exact_episodes` does, whose older name this is."""
+        """Return the episodes of `obtain_exact_episodes`; this is garage's older name for it."""
         return self.obtain_exact_episodes(n_traj_per_worker, agent_update, env_update)
 
     def _batch(
@@ -393,23 +396,23 @@ class Sampler(PlanSampler):
             chunks = shown(chunks, label=self._updates.labels[0], **totals)
         if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):  # Partitions interleave.
             return EpisodeBatch.from_chunks(self.env_spec, ordered)
-        raise InterruptedRunError("the call was stopped before an episode had ended", code="no-episode-ended")
+        raise InterruptedRunError("the call was stopped before any episode ended", code="no-episode-ended")
 
 
 def _require(fact: Fact | None) -> Fact:
-    """Return what is known once a worker has built its environment."""
+    """Return a fact of a worker's report; raise InternalError if no worker has built its environment."""
     if fact is None:
         raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
     return fact
 
 
 def _common_spec(known: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
-    """Return the spec of all workers' environments, as which their episodes are recorded."""
+    """Return the EnvSpec that all workers share; raise EnvLoadError if two workers differ."""
     if known not in (None, spec):
         raise EnvLoadError(
-            "the environments of two workers have different spaces or limits",
+            "the environments of two workers have different spaces or time limits",
             code="worker-spaces",
-            hint="build environments of one kind in all workers",
+            hint="build environments with equal spaces and time limits in all workers",
         )
     return known or spec
 
@@ -417,7 +420,7 @@ def _common_spec(known: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
 def _carry_out(
     instructions: Sequence[Instruction], pool: Pool, warn: Callable[[str], None]
 ) -> RolloutError | None:
-    """Do what a call has decided; return the error that ends it, where there is one."""
+    """Carry out a call's instructions; return the error that ends it, if any."""
     failure = None
     for instruction in instructions:
         match instruction:

@@ -1,9 +1,9 @@
-"""The sampler's state machine: what a sampler does when a worker sends a message, or dies.
+"""SamplerMachine: the state machine that handles the messages and deaths of a sampler's workers.
 
-It knows no process and no clock: it takes events and times, and answers with instructions. A worker is
-starting until it answers `Started` to the current generation; then it is ready, and gets leases. After
-`Failed` or a death it is brought up again with its whole history, and so is starting again. ARCHITECTURE.md
-has the table.
+It uses no processes and no clock: its inputs are events and times, its outputs are instructions. A worker is
+"starting" until it sends `Started` for the current generation; then it is "ready" and receives leases. After
+`Failed` or a death it is rebuilt with its complete history of updates, and is "starting" again. The table is
+in ARCHITECTURE.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rollout_cli.samplers.updates import UpdateLog
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start a worker that does not run."""
+    """Start a worker that is not running."""
 
     worker: int
 
@@ -53,7 +53,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the call with this error, once the episodes before it were handed on."""
+    """End the call with this error after the episodes before it were yielded."""
 
     error: RolloutError
 
@@ -61,10 +61,10 @@ class Fail:
 Instruction = StartWorker | Send | Warn | Fail
 
 MOST_STORY = 200
-"""Number of the last events and instructions that an internal error of a sampler shows."""
+"""Number of recent events and instructions that a sampler's internal error shows."""
 
 MOST_UNMET = 1_000
-"""After so many episodes without an info that `keep` names, the name is taken to be wrong."""
+"""Number of episodes without an info that `keep` names after which the call fails: the name must be wrong."""
 
 
 class SamplerMachine:
@@ -72,24 +72,24 @@ class SamplerMachine:
 
     Args:
         generation: The number of the call.
-        plan: Which episodes it runs; None where its workers only start.
-        updates: All that workers were given so far.
+        plan: The episodes to run; None if the workers only start.
+        updates: Policies, environments and updates of all workers so far.
         supervisor: Decides about deaths and failures.
-        n_workers: How many workers there may be.
-        n_running: How many of them, the lowest ones, were started by earlier calls.
-        is_parallel: Whether all of them are started, also where one worker could run everything.
-        block: The least number of episodes worth leasing.
-        lease_size: How far ahead of its need a worker is leased numbers.
-        most_bytes: How much the episodes may hold that wait for one before them.
-        first_number: Of the call; one that resumes an earlier run has a higher one.
-        lengths: Of the episodes of earlier calls; this call's are added.
-        paces: Of the workers in an earlier call.
-        now: The time, in seconds on any one clock.
+        n_workers: Maximum number of workers.
+        n_running: Number of workers that earlier calls started, from worker 0 up.
+        is_parallel: Whether to start all workers even if one worker could run every episode.
+        block: Minimum number of episodes in a lease.
+        lease_size: How much work to lease to a worker in advance.
+        most_bytes: Maximum bytes of episodes that wait for an earlier episode.
+        first_number: The call's first episode number; above 0 if the call resumes an earlier run.
+        lengths: Episode lengths of earlier calls; this call's lengths are added.
+        paces: Pace of each worker in an earlier call.
+        now: The time in seconds; every time passed later must be of the same clock.
 
     Attributes:
-        plan: Which episodes it runs.
-        story: The last events and instructions, oldest first, a line each, without chunks or user objects.
-        buffer: Has the chunks whose turn it is, and those that wait for one before them.
+        plan: The episodes to run.
+        story: The last events and instructions, oldest first, one line each, without chunks or user objects.
+        buffer: The finished chunks that were not yielded yet.
     """
 
     def __init__(
@@ -120,30 +120,31 @@ class SamplerMachine:
         )
         self.buffer = ReorderBuffer(self._plan, most_bytes)
         self._n_running = n_running
-        # One that was started for an earlier call takes part in each later one, so that it misses no update.
+        # A worker that an earlier call started takes part in every later call, so that it gets every update.
         if self._plan.is_shared and not is_parallel:
             n_workers = 1
         self.n_workers = max(n_running, n_workers)
         self._leases = Leases(
             self._plan, n_workers=self.n_workers, size=lease_size, block=block, paces=paces, now=now
         )
-        self._due_rows = dict.fromkeys(range(self.n_workers), FLUSH_ROWS)  # As each worker was told.
-        self._skipped: dict[int, str] = {}  # By number, why an episode is left out.
-        # Whether it was asked to end early, or has failed: no more numbers are leased.
+        self._due_rows = dict.fromkeys(range(self.n_workers), FLUSH_ROWS)  # As sent to each worker.
+        self._skipped: dict[int, str] = {}  # The reason for each skipped episode, by number.
+        # Whether the call was stopped or has failed: no more numbers are leased.
         self._is_ending = False
         self._has_failed = False
-        self._n_rebuilt = 0  # How often a worker was brought up again.
+        self._n_rebuilt = 0  # Number of times that a worker was rebuilt.
         self._ready: set[int] = set()
-        self._highest_ended: dict[int, int] = {}  # By partition, the highest number that ended.
+        self._highest_ended: dict[int, int] = {}  # The highest number that ended, by partition.
         self._n_ended = 0
         self.story: deque[str] = deque(maxlen=MOST_STORY)
-        # By name, the error of an info that no episode has had; None before the first judgement.
+        # The error for each info that no episode has had, by name; None before the first `Judged`.
         self._unmet: Mapping[str, RolloutError] | None = None
 
     def begin(self, changes: Sequence[Update] = ()) -> list[Instruction]:
-        """Send every worker its `Start` with its first lease, without waiting for answers.
+        """Return the instructions that send every worker its `Start` with a first lease.
 
-        Those of earlier calls get the call's `changes`, by worker; new ones get their whole history.
+        Workers of earlier calls receive this call's `changes` (one per worker); new workers receive their
+        complete history of updates.
         """
         self._supervisor.begin_call()
         instructions: list[Instruction] = []
@@ -153,8 +154,8 @@ class SamplerMachine:
                 instructions.append(StartWorker(worker))
                 updates = self._updates.history(worker)
             else:
-                # No change is no update: after each update, a worker watches what is read until an episode
-                # ends.
+                # Send no empty update: after an update, a worker records the files that are read until an
+                # episode ends.
                 updates = tuple(change for change in changes[worker : worker + 1] if change != Update())
             lease = self._leases.lease(worker, buffer_is_full=False)
             salt = (self.generation, self._first_number)
@@ -165,11 +166,11 @@ class SamplerMachine:
         return self._noted(instructions)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take what happened.
+        """Handle an event; return the resulting instructions.
 
-        After a failure finished episodes are still handed on, but no worker is restarted.
+        After a failure finished episodes are still accepted, but no worker is restarted.
         """
-        self.story.append(_entry(event))  # Before: handling it may raise.
+        self.story.append(_entry(event))  # First, because handling the event may raise.
         return self._noted(self._handle(event, now))
 
     def _handle(self, event: Event, now: float) -> list[Instruction]:
@@ -181,12 +182,12 @@ class SamplerMachine:
             case Judged(_, generation) if generation == self.generation:
                 return self._judged(event, now)
             case Started(worker, generation) if generation == self.generation and not self._has_failed:
-                self._leases.began(worker, now)
+                self._leases.started(worker, now)
                 self._supervisor.false_starts.pop(worker, None)
                 self._ready.add(worker)
             case Failed(worker, generation, error, numbers) if not self._has_failed:
-                # One of an older call has ignored this call's `Start`: it may be in any state. And nobody
-                # needs what lies above a plan's end.
+                # After a failure in an older call the worker has ignored this call's `Start`: rebuild it. A
+                # complete plan needs no decision either: its remaining episodes are not needed.
                 decision = Decision()
                 if generation == self.generation and not self._has_all:
                     in_flight = self._leases.in_flight[worker]
@@ -201,7 +202,7 @@ class SamplerMachine:
         return []
 
     def top_up(self) -> list[Instruction]:
-        """Lease numbers to workers that have none: to be called after events, and after chunks were taken."""
+        """Lease numbers to workers without any; call it after events and after chunks left the buffer."""
         instructions: list[Instruction] = []
         for worker, runs in enumerate(self._leases.in_flight):
             if not runs:
@@ -209,10 +210,10 @@ class SamplerMachine:
         return self._noted(instructions)
 
     def stop(self) -> list[Instruction]:
-        """Begin no more numbers; drop those above their partition's highest ended one; the others run on.
+        """Lease no more numbers, and drop running episodes above the highest ended one of their partition.
 
-        So nothing that ended is lost for want of an episode before it, if that ends soon; `is_over` says
-        when. Again it does nothing.
+        The other running episodes continue until `is_over`, because finished episodes wait for them. A second
+        call does nothing.
         """
         instructions: list[Instruction] = []
         if self._is_ending:
@@ -227,7 +228,7 @@ class SamplerMachine:
         return self._noted(instructions)
 
     def end(self) -> list[Instruction]:
-        """End the call: every worker that has numbers stops."""
+        """Return the instructions that end the call: every worker with leased numbers stops."""
         return [Send(worker, Stop()) for worker, runs in enumerate(self._leases.in_flight) if runs]
 
     def _noted(self, instructions: list[Instruction]) -> list[Instruction]:
@@ -236,7 +237,7 @@ class SamplerMachine:
 
     @property
     def paces(self) -> list[Pace]:
-        """How fast each worker runs episodes, for the next call."""
+        """Pace of each worker, for the next call."""
         return self._leases.paces
 
     # -- results -----------------------------------------------------------------------------------
@@ -248,24 +249,24 @@ class SamplerMachine:
 
     @property
     def _has_all(self) -> bool:
-        """Whether there was a plan, every episode of which has ended."""
+        """Whether the call has a plan and every episode of it has ended."""
         return self.plan is not None and self.is_done
 
     @property
     def is_over(self) -> bool:
-        """Whether every episode has ended, or the call was to stop and none runs that could be handed on."""
+        """Whether every episode has ended, or the call is stopping and no needed episode still runs."""
         return self.is_done or (self._is_ending and not any(self._leases.in_flight))
 
     @property
     def skipped(self) -> dict[int, str]:
-        """By number, why an episode was left out; without those behind the end of what was handed on."""
+        """Reasons for skipped episodes, by number, up to the end of the yielded episodes."""
         return {number: why for number, why in sorted(self._skipped.items()) if self.buffer.is_past(number)}
 
     # -- transitions -------------------------------------------------------------------------------
 
     def _batch(self, event: Batch, now: float) -> list[Instruction]:
         self.buffer.add(event.chunk)
-        # A copy: the lengths outlive the chunk, and as a view they would hold its memory.
+        # A copy, since the lengths outlive the chunk and a view would keep the chunk's memory alive.
         return self._ended(event.worker, event.chunk.numbers, np.array(event.chunk.lengths), now)
 
     def _judged(self, event: Judged, now: float) -> list[Instruction]:
@@ -277,7 +278,7 @@ class SamplerMachine:
         return self._ended(event.worker, event.rejected, np.zeros(len(event.rejected), np.int64), now)
 
     def _ended(self, worker: int, ended: Array, lengths: Array, now: float) -> list[Instruction]:
-        """Count episodes that ended, of rising numbers; those that were rejected have no length."""
+        """Count ended episodes, in rising order; rejected episodes have length 0."""
         runs = contiguous_ranges(ended)
         if not runs:
             return []
@@ -290,7 +291,7 @@ class SamplerMachine:
         last = runs[-1][-1]
         partition = self._plan.partition(last)
         self._highest_ended[partition] = max(last, self._highest_ended.get(partition, -1))
-        # A run that continues another one may be too short for an info that is rare.
+        # A resumed run may be too short for a rare info.
         is_whole = self._plan.done and not self._first_number
         if self._unmet and not self._has_failed and (is_whole or self._n_ended >= MOST_UNMET):
             self._is_ending = self._has_failed = True
@@ -298,7 +299,7 @@ class SamplerMachine:
         return self._lease(worker)
 
     def _recover(self, worker: int, decision: Decision, *first: Instruction) -> list[Instruction]:
-        """Free a worker's numbers and bring it up again, or let the call fail."""
+        """Release a worker's numbers; then rebuild the worker, or fail the call if the decision has an error."""
         instructions: list[Instruction] = []
         if decision.notice:
             instructions.append(Warn(decision.notice))
@@ -322,7 +323,7 @@ class SamplerMachine:
         return [*instructions, *first, Send(worker, start)]
 
     def _lease(self, worker: int) -> list[Instruction]:
-        """Lease a worker more numbers, if it is ready for them."""
+        """Lease more numbers to a worker that is ready for them."""
         if self._is_ending or worker not in self._ready:
             return []
         before = self._due_rows[worker]
@@ -333,9 +334,9 @@ class SamplerMachine:
         return [Send(worker, Continue(lease, None, self._due(worker)))]
 
     def _due(self, worker: int) -> int:
-        """Return how many finished rows a worker is to send at once: half of its share of the missing ones.
+        """Return the number of finished rows that a worker sends at once: half of its share of missing steps.
 
-        So estimates improve while a short call runs, and its end is noticed as soon as it is reached.
+        This improves estimates during short calls, and the end of the plan is noticed early.
         """
         missing = self._plan.missing_steps
         if missing is not None:
@@ -344,7 +345,7 @@ class SamplerMachine:
 
 
 def _entry(item: Event | Instruction) -> str:
-    """Describe an event or instruction by its kind, worker and episode numbers."""
+    """Return a line about an event or instruction: its type, worker and episode numbers."""
     what = item.command if isinstance(item, Send) else item
     entry = f"{type(what).__name__} {getattr(item, 'worker', '')}"
     if isinstance(what, Batch):

@@ -1,4 +1,4 @@
-"""StopRequests: when a stream is to end early, and when it has ended at the latest."""
+"""StopRequests: the times at which a stream should start to stop early, and at which it must be over."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ _clock = time.monotonic
 
 
 class StopRequests:
-    """The requests for one stream, of which the earliest counts. The handler of a signal may add one."""
+    """The stop requests for one stream; the earliest one counts. Signal handlers may add requests."""
 
     def __init__(self) -> None:
-        # Of each when it begins, and when it is over: an append cannot be interrupted by a handler. The first
-        # stands for no request.
+        # Start and end of each request; the first entry means no request. A list, because a signal handler
+        # cannot interrupt an append.
         self._moments = [(math.inf, math.inf)]
 
     def add(self, *, grace: float, after: float) -> None:
-        """Let the stream end `after` so many seconds; `grace` more are left to running episodes."""
-        begins_at = _clock() + after
-        self._moments.append((begins_at, begins_at + grace))
+        """Stop the stream after `after` seconds, and give running episodes `grace` more seconds to end."""
+        starts_at = _clock() + after
+        self._moments.append((starts_at, starts_at + grace))
 
     @property
-    def has_begun(self) -> bool:
-        """Whether the stream should be ending by now."""
+    def has_started(self) -> bool:
+        """Whether the stream should be stopping."""
         return _clock() >= min(self._moments)[0]
 
     @property
     def is_over(self) -> bool:
-        """Whether it should have ended by now."""
+        """Whether the stream must end now."""
         return _clock() >= min(self._moments)[1]

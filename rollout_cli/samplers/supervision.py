@@ -1,4 +1,4 @@
-"""Supervision: finds workers that are stuck, and decides about deaths and about episodes that fail."""
+"""Supervision of workers: detects stuck workers, and decides about deaths and episodes that fail."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ OnWorkerDeath = Literal["fail", "skip"]
 OnEnvError = Literal["fail", "retry", "skip"]
 
 MOST_TRIES = 3
-"""So many deaths under an episode, reruns of one that failed, or deaths of a starting worker are enough."""
+"""Maximum deaths during one episode, reruns of a failed episode, and deaths of a worker that is starting."""
 
 MOST_SKIPPED = 100
-"""After so many skipped episodes in a row, none of which ended, a run would never end."""
+"""Number of consecutive skipped episodes after which a run is considered hopeless."""
 
-_LOOK_SECONDS = 0.1  # Between two looks at what a worker notes.
-_MOST_SECONDS = 0.5  # So many count of those between two looks.
+_LOOK_SECONDS = 0.1  # Minimum time between two looks at a worker's notes.
+_MOST_SECONDS = 0.5  # Maximum time that counts between two looks.
 
-_CRASH_HINT = "a crash in the environment's or policy's native code, or no memory left"
+_CRASH_HINT = "check for a crash in the environment's or policy's native code, or a lack of memory"
 
-# Where in Python a fatal signal struck, as the traceback in the crash box shows it.
+# The Python line at which a fatal signal occurred, as the traceback in the crash box shows it.
 _CRASHING = re.compile(
     r'^Stack \(most recent call first\):\n  File "([^"\n]+)", line (\d+) in (\S+)', re.MULTILINE
 )
@@ -36,19 +36,19 @@ _CRASHING = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervision:
-    """What a sampler does about deaths and failures.
+    """Rules for deaths of workers and failures of episodes.
 
     Attributes:
-        max_worker_restarts: How many workers may be started again, of all workers together; 0 for none.
-        on_worker_death: What becomes of an episode that killed its worker three times: it ends the call, or
-            is skipped.
-        on_env_error: What becomes of an episode in which the environment or policy raised: it ends the call,
-            is run again up to three times in a worker that is built anew, or is skipped.
-        step_timeout: Seconds that one step of a worker may take; None for no limit.
-        episode_timeout: Seconds that an episode may take; None for no limit.
+        max_worker_restarts: Maximum number of restarts, summed over all workers; 0 for none.
+        on_worker_death: Whether an episode that killed its worker three times ends the call ("fail") or is
+            skipped ("skip").
+        on_env_error: Whether an error of the environment or policy ends the call ("fail"), reruns the episode
+            up to three times in a rebuilt worker ("retry"), or skips the episode ("skip").
+        step_timeout: Time limit of one step of a worker, in seconds; None for no limit.
+        episode_timeout: Time limit of an episode, in seconds; None for no limit.
 
     Raises:
-        ArgumentError: If one is out of range (a ValueError, too).
+        ArgumentError: If a value is out of range (also a ValueError).
     """
 
     max_worker_restarts: int = 10
@@ -58,7 +58,7 @@ class Supervision:
     episode_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        # A word that is misspelt would be the last one of its list: skipped episodes, for example.
+        # Without this check a misspelled value would act as the last choice, e.g. skip episodes.
         ranges = {
             "max_worker_restarts": self.max_worker_restarts >= 0,
             "on_worker_death": self.on_worker_death in get_args(OnWorkerDeath),
@@ -67,27 +67,25 @@ class Supervision:
             "episode_timeout": self.episode_timeout is None or self.episode_timeout > 0,
         }
         if wrong := [name for name, is_in_range in ranges.items() if not is_in_range]:
-            raise ArgumentError(
-                f"{wrong[0]} is {getattr(self, wrong[0])!r}, which is out of range", code="limit-value"
-            )
+            raise ArgumentError(f"{wrong[0]}={getattr(self, wrong[0])!r} is out of range", code="limit-value")
 
     @property
     def has_time_out(self) -> bool:
-        """Whether workers are to be watched."""
+        """Whether steps or episodes have a time limit."""
         return self.step_timeout is not None or self.episode_timeout is not None
 
 
 class Decision(NamedTuple):
-    """What to do now."""
+    """The supervisor's response to a death or failure."""
 
     error: RolloutError | None = None  # Ends the call.
-    skipped: tuple[int, str] | None = None  # The number of an episode that is left out, and why.
-    isolated: tuple[int, ...] = ()  # To be run one at a time by the new worker, to see which it was.
-    notice: str = ""  # What to warn the user of, one line.
+    skipped: tuple[int, str] | None = None  # The number of a skipped episode, and the reason.
+    isolated: tuple[int, ...] = ()  # The new worker runs these one at a time, to find the faulty episode.
+    notice: str = ""  # A warning to the user, one line.
 
 
 class Supervisor:
-    """Keeps account of deaths and failures since a sampler's workers started; the seed is for messages."""
+    """Counts deaths and failures since a sampler's workers started; the seed is used only in messages."""
 
     def __init__(self, rules: Supervision, seed: int) -> None:
         self._rules = rules
@@ -96,16 +94,16 @@ class Supervisor:
         self.begin_call()
 
     def begin_call(self) -> None:
-        """Forget the episodes and starts of earlier calls: these had another policy or environment."""
-        self.false_starts: Counter[int] = Counter()  # By worker, how often it died before it was ready.
-        self.n_skipped = 0  # Since the last episode that ended well.
+        """Reset all counts except restarts: earlier calls may have had another policy or environment."""
+        self.false_starts: Counter[int] = Counter()  # Deaths of each worker before it was ready.
+        self.n_skipped = 0  # Skipped episodes since the last episode that ended without error.
         self._kills: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
 
     # -- deaths ------------------------------------------------------------------------------------
 
     def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Decision:
-        """Take a worker's death, with these episodes in flight (rising ranges), or before it was ready."""
+        """Decide about the death of a worker that was starting or had these rising ranges in flight."""
         running = _numbers_within(in_flight, death.numbers or ())
         what = f"worker {death.worker} {death.reason}"
         if place := _CRASHING.search(death.details):
@@ -117,15 +115,13 @@ class Supervisor:
         if death.late:
             overdue = _numbers_within(in_flight, death.late) or death.late
             limit = f"{self._rules.episode_timeout:g} s in worker {death.worker}"
-            hint = (
-                "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
-            )
+            hint = "raise {episode_timeout=…}, or limit the steps of an episode by {max_episode_length=…}"
             error = EnvError(
                 f"{self._episode(overdue[0])} took longer than {limit}",
                 code="episode-timeout",
                 hint=hint,
             )
-            # One that is starting was in an episode of an older call, of another policy or environment.
+            # A starting worker ran an episode of an older call, with another policy or environment.
             return Decision() if starting else self.failed(error, overdue, in_flight)
         if starting:
             self.false_starts[death.worker] += 1
@@ -137,7 +133,7 @@ class Supervisor:
         if len(suspects) != 1 or self._kills[suspects[0]] < MOST_TRIES:
             return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
         message = f"{self._episode(suspects[0])} killed its worker {MOST_TRIES} times: {what}"
-        hint = 'the seed repeats it; {on_worker_death="skip"} leaves such an episode out'
+        hint = 'reproduce the crash with this seed, or pass {on_worker_death="skip"} to skip such episodes'
         fatal = WorkerError(message, code="episode-kills-worker", hint=hint, details=death.details)
         if self._rules.on_worker_death == "fail":
             return Decision(fatal)
@@ -148,32 +144,35 @@ class Supervisor:
         most = self._rules.max_worker_restarts
         if self.false_starts[death.worker] >= MOST_TRIES:
             what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
-            hint = death.hint or "its policy or environment crashes while it is built"
+            hint = death.hint or "check the constructors of the policy and environment for a crash"
             return Decision(WorkerError(what, code="worker-start", hint=hint, details=death.details))
         if self.restarts >= most:
             if most:
                 what += f" after {most} {'restart' if most == 1 else 'restarts'}"
-            hint = f"{death.hint or _CRASH_HINT}; {{max_worker_restarts=…}} allows more restarts"
+            hint = f"{death.hint or _CRASH_HINT}; raise {{max_worker_restarts=…}} to allow more restarts"
             return Decision(WorkerError(what, code="worker-died", hint=hint, details=death.details))
         self.restarts += 1
         if death.hint:
             what += f" ({death.hint})"
-        notice = f"{what}; it is started again ({self.restarts} of {most})"
+        notice = f"{what}; restarting it ({self.restarts} of {most})"
         return Decision(isolated=isolated, notice=notice)
 
     # -- failures ----------------------------------------------------------------------------------
 
     def failed(self, error: RolloutError, numbers: Sequence[int], in_flight: Sequence[range]) -> Decision:
-        """Take an error of one of these episodes, or of none, in a worker that had these ranges in flight."""
+        """Decide about an error in one of the episodes `numbers` (maybe none) of a worker.
+
+        `in_flight` are the ranges of numbers leased to the worker.
+        """
         rule = self._rules.on_env_error
         suspects = _numbers_within(in_flight, numbers)
         if numbers and not suspects:
-            return Decision()  # They were dropped meanwhile, or ended just before their worker was killed.
+            return Decision()  # The episodes were dropped, or ended just before their worker was killed.
         if rule == "fail" or not suspects:
             return Decision(error)
         number = suspects[0]
         if len(suspects) > 1:  # A step of several environments at once.
-            notice = f"{error.message}: {_episode_list(suspects)} are run again, each alone"
+            notice = f"{error.message}: rerunning {_episode_list(suspects)} one at a time"
             return Decision(isolated=suspects, notice=notice)
         if rule == "skip":
             return self._skip(number, error)
@@ -181,57 +180,55 @@ class Supervisor:
         count = self._failures[number]
         if count > MOST_TRIES:
             advice = (
-                f'episode {number} failed {count} times; {{on_env_error="skip"}} leaves such an episode out'
+                f'episode {number} failed {count} times; pass {{on_env_error="skip"}} to skip such episodes'
             )
             return Decision(error.with_hint("; ".join(filter(None, [error.marked_hint, advice]))))
-        notice = f"{error.message}; episode {number} is run again ({count} of {MOST_TRIES})"
+        notice = f"{error.message}; rerunning episode {number} ({count} of {MOST_TRIES})"
         return Decision(isolated=(number,), notice=notice)
 
     def _skip(self, number: int, error: RolloutError) -> Decision:
         self.n_skipped += 1
         if self.n_skipped >= MOST_SKIPPED:
-            message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {error.message}"
+            message = f"skipped {MOST_SKIPPED} consecutive episodes; the last error: {error.message}"
             return Decision(
                 type(error)(
                     message,
                     code="too-many-skipped",
-                    hint="hardly any episode can be run like this",
+                    hint="fix this error first: nearly every episode fails",
                     details=error.details,
                 )
             )
-        return Decision(
-            skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped"
-        )
+        return Decision(skipped=(number, error.message), notice=f"{error.message}; skipping episode {number}")
 
     def _episode(self, number: int) -> str:
         return f"episode {number} (seed {env_seed(self._seed, number)})"
 
 
 def _numbers_within(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
-    """Return the numbers that lie in one of the ranges, rising."""
+    """Return the numbers that are in any of the ranges, in rising order."""
     return tuple(sorted({number for number in numbers for run in runs if number in run}))
 
 
 def _episode_list(numbers: Sequence[int]) -> str:
-    """Return one or more episodes in words; of very many, the first ones."""
+    """Return "episode 3" or "episodes 3, 4, …"; a long list is cut."""
     names = shorten(", ".join(map(str, numbers)), 100, placeholder=" …")
     return f"episodes {names}" if len(numbers) > 1 else f"episode {names}"
 
 
 class Notes(NamedTuple):
-    """A snapshot of what a worker has noted of itself."""
+    """A snapshot of a worker's notes about its progress."""
 
-    beats: int  # Turns and steps that were begun.
+    beats: int  # Number of turns and steps started so far.
     busy: bool  # Whether the worker was in a turn, rather than waiting or sending.
-    # The episodes that had begun and not ended; None where the box cannot say.
+    # The running episodes; None if unknown.
     numbers: tuple[int, ...] | None
 
 
 @dataclass(slots=True)
 class Watch:
-    """Finds a worker that is stuck in a step (with the reset before it) or an episode, by what it notes.
+    """Detects from a worker's notes that it is stuck in a step (including the reset before it) or an episode.
 
-    Only time within its turns counts. `beat_seconds` is how long it may run quick steps without a beat.
+    Only time within turns counts. `beat_seconds` is the longest time between beats while steps are fast.
     """
 
     rules: Supervision
@@ -241,7 +238,7 @@ class Watch:
     _running: dict[int, float] = field(default_factory=dict)
 
     def look(self, notes: Notes, now: float) -> tuple[str, tuple[int, ...]] | None:
-        """Return None, or why the worker is to be killed, and its overdue episodes (none for a step)."""
+        """Return None, or the reason to kill the worker and its overdue episodes (empty for a step)."""
         last = self._last_look
         if last is not None and now - last[0] < _LOOK_SECONDS:
             return None
@@ -250,12 +247,12 @@ class Watch:
             self._stuck = 0.0
             return None
         last_time, last_notes = last
-        # The sampler may have been away for long; nobody knows what the worker did meanwhile.
+        # The sampler may not have looked for a long time, in which the worker's progress is unknown.
         elapsed = min(now - last_time, _MOST_SECONDS)
         self._stuck = self._stuck + elapsed if last_notes == notes else 0.0
         limit = self.rules.step_timeout
         if limit is not None and self._stuck > limit + self.beat_seconds:
-            return f"was killed, since a step took longer than {limit:g} s,", ()
+            return f"was killed, because a step took longer than {limit:g} s,", ()
         running = dict.fromkeys(notes.numbers, 0.0)
         for number in running.keys() & (last_notes.numbers or ()):
             running[number] = self._running.get(number, 0.0) + elapsed
@@ -267,4 +264,4 @@ class Watch:
         if not overdue:
             return None
         episodes = f"episode {overdue[0]}" if len(overdue) == 1 else f"each of {len(overdue)} episodes"
-        return f"was killed, since {episodes} took longer than {limit:g} s,", overdue
+        return f"was killed, because {episodes} took longer than {limit:g} s,", overdue

@@ -1,4 +1,4 @@
-"""What workers are given: policies, environments and their updates, and all that a new worker needs."""
+"""UpdateLog: the policies, environments and updates sent to workers, including a new worker's history."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from rollout_cli.workers.factory import WorkerFactory
 
 
 class UpdateLog:
-    """What all workers of a sampler are given; `agents` and `envs` are as in `Sampler`.
+    """Policies, environments and updates of a sampler's workers; `agents` and `envs` are as in `Sampler`.
 
     Attributes:
-        labels: By worker, what its first environment is called.
+        labels: Name of each worker's first environment.
         by_worker: Whether policies or environments differ by worker.
-        has_failed: Whether the last call's updates could not be applied: the next of an environment builds on
-            what was there before them.
+        has_failed: Whether the last call's updates could not be applied. The next environment update then
+            replaces them and applies to the environments before them.
 
     Raises:
-        UserCodeError: If a policy or environment cannot be found, or cannot be pickled.
-        ValueError: If a list does not have one entry a worker.
+        UserCodeError: If a policy or environment cannot be found or cannot be pickled.
+        ValueError: If a list does not have one entry per worker.
     """
 
     def __init__(self, factory: WorkerFactory, agents: Any, envs: Any) -> None:
@@ -37,7 +37,7 @@ class UpdateLog:
         self.by_worker = isinstance(agents, list) or isinstance(envs, list)
         sources = factory.prepare_worker_messages(envs, _env)
         updates = _updates(factory.prepare_worker_messages(agents, _policy), sources)
-        # By worker, what it needs of all updates so far: a later one may replace earlier ones.
+        # The updates that each worker still needs: a later update may replace earlier ones.
         self._agents = [[update.agent] for update in updates]
         self._envs = [[update.env] for update in updates]
         self.has_failed = False
@@ -45,10 +45,10 @@ class UpdateLog:
         self.labels = [str(_rows(source)[0].label) for source in sources]
 
     def note(self, agent_update: Any, env_update: Any) -> list[Update]:
-        """Add one call's updates, as `Sampler.stream` has them; return them by worker."""
+        """Add one call's updates, given as in `Sampler.stream`; return one Update per worker."""
         agents = self._factory.prepare_worker_messages(agent_update, _policy)
         envs = self._factory.prepare_worker_messages(
-            env_update, partial(_env, as_it_is=(EnvUpdate, type(None)))
+            env_update, partial(_env, unchanged=(EnvUpdate, type(None)))
         )
         updates = _updates(agents, envs)
         if not self.has_failed:
@@ -57,11 +57,11 @@ class UpdateLog:
         self.by_worker = self.by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
         for worker, update in enumerate(updates):
             if update.agent is not None:
-                # Parameters replace earlier parameters; a whole policy replaces everything.
+                # Parameters replace earlier parameters; a policy replaces the policy and its parameters.
                 policy = [] if update.is_policy else self._agents[worker][:1]
                 self._agents[worker] = [*policy, update.agent]
             elif update.env is not None and len(self._agents[worker]) > 1:
-                # A policy that is built anew for other spaces needs its parameters once more.
+                # A policy that is rebuilt for other spaces needs its parameters again.
                 updates[worker] = replace(update, agent=self._agents[worker][1])
             if update.env is not None:
                 rows = _rows(envs[worker])
@@ -71,9 +71,9 @@ class UpdateLog:
         return updates
 
     def history(self, worker: int) -> tuple[Update, ...]:
-        """Return all updates to apply to a new worker, in order: those of the environment first.
+        """Return all updates to apply to a new worker, in order: environments first.
 
-        The policy need not fit any but the last environment.
+        The policy has to fit only the last environment.
         """
         agent, *agents = self._agents[worker]
         *envs, env = self._envs[worker]
@@ -94,15 +94,15 @@ def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
 
 
 def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[bytes | None]:
-    """Return every object pickled; one that several workers share is pickled once."""
+    """Return the pickle of every object; an object that several workers share is pickled once."""
     pickled: dict[int, bytes | None] = {id(None): None}
-    # A class or function alone is no policy: a SPEC names one that makes it.
-    instead = "module:attr as a text" if what == "policy" else "a class, a factory or module:attr"
+    # A class or function is not accepted as a policy, but a SPEC can name a class or factory of policies.
+    instead = "the string 'module:attr'" if what == "policy" else "a class, a factory or 'module:attr'"
     with reporting(
         kind,
         f"the {what} cannot be pickled",
         code="pickle-failed",
-        hint=f"each worker gets a copy: give {instead}, from which it builds its own",
+        hint=f"pass {instead}, so that each worker builds its own copy",
     ):
         for obj in objs:
             if id(obj) not in pickled:
@@ -111,15 +111,18 @@ def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[byte
 
 
 def _policy(agent: Any) -> Any:
-    """Return what to send for a policy: a text is a SPEC, as on the command line."""
+    """Return the object to pickle for a policy; a string is a SPEC, as on the command line."""
     return policy_source(agent) if isinstance(agent, str) else agent
 
 
-def _env(env: Any, as_it_is: tuple[type, ...] = ()) -> Any:
-    """Return what to send for an environment; a worker with several may have a list with one a row."""
+def _env(env: Any, unchanged: tuple[type, ...] = ()) -> Any:
+    """Return the object to pickle for an environment, or a list of them for a worker with one per row.
+
+    Objects of the types in `unchanged` are returned without conversion to an EnvSource.
+    """
     if isinstance(env, list):
-        return [_env(row, as_it_is) for row in env]
-    return env if isinstance(env, as_it_is) else as_env_source(env)
+        return [_env(row, unchanged) for row in env]
+    return env if isinstance(env, unchanged) else as_env_source(env)
 
 
 def _rows(env: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""WorkerLoop: what a worker does, turn by turn; it knows no process or channel (table in ARCHITECTURE.md)."""
+"""WorkerLoop: the turns of a worker, independent of processes and channels (table in ARCHITECTURE.md)."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from rollout_cli.workers.values import NullCrashBox, WorkerReport
 from rollout_cli.workers.worker import Worker
 
 TURN_SECONDS = 0.004
-"""How long a turn runs: a look for commands after every step would cost as much as a small env's step."""
+"""Length of a turn: checking for commands after every step would cost as much as a small environment's step."""
 
 FLUSH_SECONDS = 0.05
-"""How long a finished episode waits at most for others to be sent with it."""
+"""Maximum time that a finished episode waits for others to be sent with it."""
 
 FLUSH_BYTES = 4 << 20
-"""Finished episodes with this many bytes are sent at once; of rows, the sampler says how many."""
+"""Finished episodes with this many bytes are sent immediately; the sampler sets the limit of rows."""
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.perf_counter
 
 
 class WorkerLoop:
-    """One worker, which notes in its crash box what runs.
+    """One worker, which notes its running episodes in a crash box.
 
-    Its factory is loaded at each build, so one that cannot be loaded is reported as one that cannot build.
-    Where it owns its process, it sets that up for its factory. Whoever drives it calls `turn` only while
-    there is room for more messages, so a worker never blocks on sending, and never drops a finished episode.
-    It has `ended` after an `Exit`.
+    The factory is loaded at each build, so that load errors are reported like build errors. If the worker
+    owns its process, it runs the factory's setup. The caller calls `turn` only if it can accept more
+    messages, so the worker never blocks on sending and never drops a finished episode. `ended` is true after
+    an `Exit`.
     """
 
-    _factory: WorkerFactory  # That of the last build.
+    _factory: WorkerFactory  # Loaded by the last build.
 
     def __init__(
         self,
@@ -78,62 +78,62 @@ class WorkerLoop:
         self._hashes_files = hashes_files
         self._turn_seconds = turn_seconds
         self._flush_seconds = flush_seconds
-        self._exit_stack = ExitStack()  # What is left when the worker ends, or before it is built again.
+        self._exit_stack = ExitStack()  # Closed when the worker ends or is rebuilt.
         self._worker: Worker | None = None
         self._judge: Judge | None = None
-        # From before the worker's class or a new policy is loaded until the first episode has ended.
+        # Active from before the worker's class or a new policy is loaded until the first episode has ended.
         self._watch: FileWatch | None = None
         self._generation = 0
         self._failed = False
         self._flush_at = 0.0
         self._due_rows = FLUSH_ROWS
-        self._kept_back = (0, 0)  # Rows and bytes that the last look left behind: a lower number still runs.
+        self._kept_back = (0, 0)  # Rows and bytes that the last look could not send: a lower number runs.
         self._messages: list[ToSampler] = []
 
     @property
     def idle(self) -> bool:
-        """Return whether there is nothing to do before the next command."""
+        """Whether the worker has nothing to do before the next command."""
         return self.ended or self._failed or self._worker is None or not self._worker.has_work
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
-        """Return the numbers of the episodes that run."""
+        """Numbers of the running episodes."""
         return self._worker.running_numbers if self._worker is not None else ()
 
     def turn(self, commands: Sequence[ToWorker] = ()) -> list[ToSampler]:
-        """Take commands, run episodes for a while or one step of the env, and return what is to be sent.
+        """Handle commands, run episodes for `turn_seconds` or one step, and return the messages to send.
 
-        A BaseException such as the user's SystemExit leaves the turn: the worker is as good as dead, and the
-        episodes that run are suspects.
+        A BaseException such as the user's SystemExit is raised to the caller, which must treat the worker as
+        dead and the running episodes as suspects.
         """
         untaken = list(commands)
         try:
             while untaken:
                 self._take(untaken.pop(0))
-            # `Started` is sent before the first step: a worker that dies in that one has started.
+            # `Started` is sent before the first step, so that a death in this step counts as after the start.
             if self._worker is not None and not (self._failed or self.ended or self._messages):
                 self._run(self._worker)
-        except Exception as error:  # noqa: BLE001  Whatever it is, the sampler must hear of it.
+        except Exception as error:  # noqa: BLE001  The sampler must be informed of every error.
             self._failed = True
             self._messages = [*self.rescue(), Failed.of(self._number, self._generation, error)]
         self._crash_box.end_turn()
         messages = self._messages
         self._messages = []
-        if untaken:  # One that failed does not take those after it along, such as an Exit.
+        if untaken:  # Commands after a failed one, such as an Exit, are still handled.
             messages += self.turn(untaken)
         return messages
 
     def rescue(self) -> list[ToSampler]:
-        """Return what a turn finished before it raised, which is reported; errors here are only logged."""
+        """Return the messages of a turn that raised; its error is reported, further errors are only logged."""
         try:
             if self._worker is not None:
                 self._send_finished(self._worker, everything=True)
         except Exception as another:  # noqa: BLE001
-            _log.debug("worker %d failed once more: %s", self._number, first_line(another))
+            _log.debug("worker %d failed again: %s", self._number, first_line(another))
         return self._messages
 
     def close(self) -> None:
-        """Close the environment and leave the set-up; only log what these raise: the episodes are safe."""
+        """Close the environment and exit the setup; errors are only logged, since the episodes are safe."""
         self._worker = None
         self._end_watch()
         try:
@@ -141,7 +141,7 @@ class WorkerLoop:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            _log.warning("worker %d could not be closed: %s", self._number, first_line(error))
+            _log.warning("closing worker %d failed: %s", self._number, first_line(error))
 
     # -- commands --------------------------------------------------------------------------------------------
 
@@ -160,14 +160,14 @@ class WorkerLoop:
             case Stop() if worker is not None:
                 worker.retract(above=None)
             case _:
-                pass  # It crossed the report of a failure, by which all numbers are given back.
+                pass  # The command was sent before the sampler read `Failed`, which releases all numbers.
 
     def _start(self, start: Start) -> None:
         self._generation = start.generation
         self._failed = False
         self._due_rows = start.due_rows
         if start.rebuild:
-            self.close()  # After a failure nobody knows what state it is in.
+            self.close()  # After a failure the state of the worker is unknown.
         is_new = self._worker is None
         worker = self._worker = self._worker or self._build()
         worker.start_call(number_stride=start.stride, salt=start.salt)
@@ -208,7 +208,7 @@ class WorkerLoop:
             self._send_finished(worker, everything=not worker.has_work)
 
     def _is_due(self, worker: Worker) -> bool:
-        """Return whether finished episodes are to be sent now."""
+        """Return whether finished episodes should be sent now."""
         rows = worker.finished_rows
         now = _clock()
         if not rows:
@@ -222,7 +222,7 @@ class WorkerLoop:
         )
 
     def _send_finished(self, worker: Worker, *, everything: bool) -> None:
-        """Send what is finished and kept; then raise the first faulty reward's error."""
+        """Send the finished episodes that are kept; then raise the error of the first faulty reward."""
         pairs = [sound_episodes(chunk) for chunk in worker.take(everything=everything)]
         for sound, _ in pairs:
             if sound is not None:
@@ -234,7 +234,7 @@ class WorkerLoop:
                 raise error
 
     def _send(self, worker: Worker, chunk: Chunk) -> None:
-        # Before the episodes: the sampler takes none of a worker that read other files than the others.
+        # Before the episodes: the sampler rejects a worker that read other files than the other workers.
         if self._watch is not None:
             self._messages.append(Reported(self._number, self._generation, self._report(worker)))
             self._end_watch()
@@ -263,10 +263,10 @@ class WorkerLoop:
 
 
 def take_turn(loop: WorkerLoop, worker: int, commands: Sequence[ToWorker]) -> list[Event]:
-    """Return the events of a turn of a worker whose process lives on after its death.
+    """Return the events of a turn of a worker whose process outlives the worker.
 
-    What user code raises that is no Exception (by `sys.exit`, say) counts as the death of the worker, which
-    is closed: the last event then, after what had finished before. A Ctrl-C is raised as it is.
+    If user code raises a BaseException that is not an Exception (e.g. by `sys.exit`), the worker is closed,
+    and the last event is its `Died`, after its finished episodes. KeyboardInterrupt is raised unchanged.
     """
     try:
         return [*loop.turn(commands)]
@@ -278,7 +278,7 @@ def take_turn(loop: WorkerLoop, worker: int, commands: Sequence[ToWorker]) -> li
             f"was ended by {first_line(error)}",
             loop.running_numbers,
             traceback_text(error),
-            hint="let the user code raise an Exception",
+            hint="raise an Exception instead in the environment or policy",
         )
         rescued = loop.rescue()
         loop.close()
@@ -290,7 +290,7 @@ def _unpickled(data: bytes | None, what: str, kind: type[UserCodeError]) -> Any:
         kind,
         f"the {what} cannot be unpickled in the worker",
         code="unpickle-failed",
-        hint="what it is made of must be importable in the worker too",
+        hint="make its modules importable in the worker",
     ):
         # Pickled by this package's own process.
         return None if data is None else pickle.loads(data)  # noqa: S301

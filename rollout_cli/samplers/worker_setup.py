@@ -1,4 +1,4 @@
-"""WorkerSetup: what a worker in a process of its own, here or on another machine, is started with."""
+"""WorkerSetup: the first message to a worker in a separate process, on this machine or another."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rollout_cli.workers.factory import WorkerFactory
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What a worker's process shares with its sampler's; the first message to it."""
+    """State of the sampler's process that a worker's process copies; the first message to the worker."""
 
     worker: int
-    title: str  # What its process is called in `ps` and `top`.
+    title: str  # The name of its process in `ps` and `top`.
     factory: bytes  # The pickled WorkerFactory.
-    folder: str | None  # The working folder; None where the sampler's was deleted.
+    folder: str | None  # The working folder; None if the sampler's was deleted.
     argv: list[str]
     path: list[str]
     environment: dict[str, str]
 
     @classmethod
     def of(cls, worker: int, title: str, factory: bytes) -> Self:
-        """Return what a worker shares with this process."""
+        """Return the setup with the state of this process."""
         try:
             folder = str(Path.cwd())
         except FileNotFoundError:
@@ -39,18 +39,18 @@ class WorkerSetup:
         return cls(worker, title, factory, folder, list(sys.argv), path, {**WORKER_VARIABLES, **os.environ})
 
     def load_factory(self) -> WorkerFactory:
-        """Return the factory; UserCodeError where its pickle cannot be loaded."""
+        """Return the factory; raise UserCodeError if it cannot be unpickled."""
         with reporting(
             UserCodeError,
-            "the worker class, its arguments or its set-up cannot be unpickled",
+            "the worker class, its arguments or worker_setup cannot be unpickled in the worker",
             code="unpickle-failed",
-            hint="they must be importable in worker processes, too",
+            hint="make their modules importable in worker processes",
         ):
             # Pickled by the sampler's own process.
             factory: WorkerFactory = pickle.loads(self.factory)  # noqa: S301
         return factory
 
     def enter_folder(self) -> None:
-        """Work in the sampler's folder, if it is there."""
+        """Change to the sampler's working folder, if it exists."""
         with contextlib.suppress(OSError):
             os.chdir(self.folder or os.curdir)

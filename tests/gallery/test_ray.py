@@ -212,7 +212,7 @@ def test_a_stuck_step_and_a_kill_end_their_worker(tmp_path: Path) -> None:
             assert_same_batches(
                 serial(Episodes(0, 12), still), batch_of(sampler, sampler.stream(Episodes(0, 12)))
             )
-        told = "was killed, since a step took longer than 2 s" if what == "hang" else "was lost"
+        told = "was killed, because a step took longer than 2 s" if what == "hang" else "was lost"
         assert any(told in warning for warning in warnings), warnings
 
 
@@ -246,7 +246,7 @@ def test_workers_without_a_place_are_named(cluster: Cluster, monkeypatch: pytest
         batch = sampler.obtain_samples(0, 50, None)
     assert_same_batches(serial(MinTimesteps(50), still), batch)
     assert [
-        "1 of 1 workers have not started after 0.5 s, and are waited for: 0 of 1 CPUs of the Ray cluster are free"
+        "1 of 1 workers have not started after 0.5 s; still waiting: 0 of 1 CPUs of the Ray cluster are free"
     ] == warnings
 
 

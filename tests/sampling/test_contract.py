@@ -510,7 +510,7 @@ def test_episodes_that_fail_are_run_again(
     assert_same_batches(serial(MinTimesteps(200), still), sampler.obtain_samples(0, 200, None))
     assert 3 == len(list(tmp_path.iterdir()))
     assert 1 <= len(warnings) <= 3 + n_envs
-    assert all("run again" in text for text in warnings)
+    assert all("rerunning" in text for text in warnings)
     assert {} == sampler.skipped
 
 

@@ -92,8 +92,8 @@ WAYS: dict[str, tuple[Any, str]] = {
     ),
     "abort": ("abort", r"was killed by SIGABRT in .* while it ran episode 4"),
     "at once": ("os._exit", "ended with exit code 0 while it ran episode 4"),
-    "bytes": (wrong_bytes, "sent something that is no message"),
-    "nonsense": (whole_nonsense, "sent something that is no message"),
+    "bytes": (wrong_bytes, "sent an invalid message"),
+    "nonsense": (whole_nonsense, "sent an invalid message"),
     "half a message": (half_a_message, "ended with exit code 1 while it ran episode 4"),
 }
 
@@ -120,7 +120,7 @@ def test_a_run_survives_the_death_of_a_worker(
     (warning,) = warnings
     message = message if n_envs == 1 else message.replace("episode 4", r"episodes? .*4.*")
     assert re.match(rf"worker [01] {message}", warning)
-    assert "it is started again (1 of 10)" in warning
+    assert "restarting it (1 of 10)" in warning
     assert (2, 1) == (len(worker_pids(2)), sampler.restarts)
 
 
@@ -271,10 +271,7 @@ def test_a_step_that_never_returns_ends_its_worker(make_sampler: MakeSampler, tm
     sampler = make_sampler(act, env, supervision=Supervision(step_timeout=2.0), warn=warnings.append)
     assert_same_batches(serial(MinTimesteps(200), act), sampler.obtain_samples(0, 200, None))
     (warning,) = warnings
-    assert (
-        "was killed, since a step took longer than 2 s, while it ran episode 3; it is started again"
-        in warning
-    )
+    assert "was killed, because a step took longer than 2 s, while it ran episode 3; restarting it" in warning
 
 
 @pytest.mark.parametrize(("kind", "n_envs"), usually([(crawling, 4), (sleeping, 1)], lambda row: row[1] == 1))

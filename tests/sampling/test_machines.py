@@ -436,7 +436,7 @@ def test_a_worker_that_died_is_started_again() -> None:
     """The user hears of it first; its numbers are leased to whoever is ready."""
     machine = begun()
     warning, *others = machine.handle(Died(1, "was killed"), 0.0)
-    assert Warn("worker 1 was killed while it was starting; it is started again (1 of 10)") == warning
+    assert Warn("worker 1 was killed while it was starting; restarting it (1 of 10)") == warning
     assert [StartWorker(1), Send(1, Start(5, HISTORY, salt=(5, 0, 1), rebuild=True))] == others
     machine.handle(Started(0, 5, BOX_SPEC), 0.0)
     assert [Send(0, Continue((range(1, 2),)))] == machine.handle(Batch(0, 5, bare_episode(0, 3)), 0.0)

@@ -132,7 +132,7 @@ def test_a_step_of_an_older_call_is_watched(monkeypatch: pytest.MonkeyPatch) -> 
         time.pool.send(0, command)
     (died,) = time.passes(2.0)
     assert isinstance(died, Died)
-    assert ("was killed, since a step took longer than 1 s,", "") == (died.reason, died.hint)
+    assert ("was killed, because a step took longer than 1 s,", "") == (died.reason, died.hint)
 
 
 def test_the_first_episode_of_a_call_is_the_late_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""Workers in processes of their own on this machine."""
+"""Workers in separate processes on this machine."""

@@ -1,8 +1,8 @@
 """Channel: messages over one end of a socket pair; sending and receiving never wait for the other end.
 
 A message is one frame: a header, the sizes of its pieces, and the pieces. The first piece is a pickle
-(protocol 5), the others are the arrays in it, which are neither copied nor pickled. What the socket does not
-take at once stays in the channel's outbox until `flush_nowait` sends it.
+(protocol 5); the other pieces are its arrays, which are neither copied nor pickled. Bytes that the socket
+does not accept immediately stay in the channel's outbox until `flush_nowait` sends them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rollout_cli.memory import ReusedMemory
 from rollout_cli.samplers.messages import Batch
 
 OUTBOX_BYTES = 32 << 20
-"""A channel with more unsent bytes has no room: what a fast worker makes in the time of a lease."""
+"""A worker pauses while its channel has more unsent bytes; a fast worker produces this much per lease."""
 
 _SEND_BUFFER = 4 << 20
-"""What the kernel may hold for the other end; it grants less to users without privileges."""
+"""Size of the kernel's send buffer to request; unprivileged users are granted less."""
 
 _HEADER = struct.Struct("<4sIQ")
 _MARK = b"\xa7ro\xf2"
 _LARGEST = 1 << 40
 _ALIGNMENT = 16
 _PIECES_A_CALL = 512
-# A program that has SIGPIPE kill it, as command lines do, must not die of a worker's death.
+# A program with the default action for SIGPIPE, as in command lines, must not die when a worker dies.
 _NO_SIGPIPE = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
@@ -55,16 +55,16 @@ class Channel:
 
     @property
     def unsent_bytes(self) -> int:
-        """Return how much is in the outbox; whoever produces messages waits while it is over OUTBOX_BYTES."""
+        """Number of bytes in the outbox; producers of messages pause while it is over OUTBOX_BYTES."""
         return sum(piece.nbytes for piece in self._outbox)
 
     def put_nowait(self, message: Any) -> None:
-        """Queue a message behind the unsent ones, and send as `flush_nowait` does."""
+        """Queue a message behind the unsent ones, then call `flush_nowait`."""
         self._outbox += [memoryview(piece).cast("B") for piece in _to_frame(message) if len(piece)]
         self.flush_nowait()
 
     def flush_nowait(self) -> None:
-        """Send as much of the outbox as the socket takes now.
+        """Send as much of the outbox as the socket accepts now.
 
         Raises:
             ConnectionError: If the other end is closed.
@@ -82,15 +82,15 @@ class Channel:
         """Return the next message.
 
         Raises:
-            queue.Empty: If no whole message has arrived.
-            EOFError: If the other end is closed and every whole message was returned.
-            ValueError: If something arrived that is no frame. Its pickle may raise anything.
+            queue.Empty: If no complete message has arrived.
+            EOFError: If the other end is closed and every complete message was returned.
+            ValueError: If the bytes are not a frame. Unpickling may raise any other exception.
         """
         if self._body is None:
             self._fill(self._header)
             mark, self._n_pieces, size = _HEADER.unpack(self._header)
             if mark != _MARK or not 0 < 8 * self._n_pieces <= size < _LARGEST:
-                raise ValueError("what arrived is no message")
+                raise ValueError("received bytes that are not a message")
             self._body = self._memory.take(size)
             self._filled = 0
         self._fill(self._body)
@@ -112,21 +112,21 @@ class Channel:
             self._filled += count
 
     def wait(self) -> None:
-        """Wait until something arrives, or, with unsent bytes, until the socket takes more."""
+        """Wait until bytes arrive or, if there are unsent bytes, until the socket accepts more."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._outbox else 0))
         poll.poll()
 
     def close(self) -> None:
-        """Close this end; what is unsent is lost."""
+        """Close this end, and drop unsent bytes."""
         self._outbox.clear()
         self._sock.close()
 
 
 def _to_frame(message: Any) -> list[bytes | memoryview]:
     buffers: list[pickle.PickleBuffer] = []
-    # What a user gives may be of classes of the main script, which workers cannot import: cloudpickle sends
-    # them whole. Episodes are arrays and texts alone, so that plain pickle, in half of the time, is enough.
+    # The user's objects may have classes of the main script, which workers cannot import; cloudpickle sends
+    # the classes too. Batches contain only arrays and strings, for which plain pickle takes half the time.
     dumps = pickle.dumps if isinstance(message, Batch) else cloudpickle.dumps
     body = dumps(message, protocol=5, buffer_callback=buffers.append)
     pieces = [body, *(buffer.raw() for buffer in buffers)]
@@ -144,5 +144,5 @@ def _from_frame(body: memoryview, n_pieces: int) -> Any:
         start += -start % _ALIGNMENT
         pieces.append(body[start : start + size])
         start += size
-    # It was pickled by this package's own process.
+    # Pickled by a process of this package.
     return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301

@@ -1,9 +1,9 @@
-"""The crash box: what a worker leaves for its sampler to find after its death, and its death in words.
+"""CrashBox: a worker's notes and traceback, which its sampler can read after the worker's death.
 
-The box is a file without a name that both processes have open. Its first part is mapped into the worker's
-memory: there a worker notes which episodes run, by one word written an episode. Behind it follows the
-traceback of a fatal signal or of the exception that ended the process. The sampler reads it while the worker
-lives, too, to see one that is stuck.
+The box is an unnamed file that both processes have open. The worker maps its first part into memory and notes
+the running episodes there, by writing one word per episode. The traceback of a fatal signal or of the
+exception that ended the process follows. The sampler also reads the notes of live workers, to detect stuck
+ones.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rollout_cli.samplers.supervision import Notes
 from rollout_cli.workers.values import NullCrashBox
 
 MOST_ROWS = (1 << 16) - 3
-"""Episodes of further rows are not noted; the box then does not say which episodes run."""
+"""Maximum number of rows in the notes; with more rows the running episodes are unknown."""
 
-_BEATS, _BUSY, _N_ROWS, _ROWS = range(4)  # Where the words of the notes begin.
+_BEATS, _BUSY, _N_ROWS, _ROWS = range(4)  # Offsets into the notes, in 8-byte words.
 _NOTES_BYTES = 8 * (_ROWS + MOST_ROWS)
 _MOST_STORY = 1 << 16
 _STORY_LINES = 24
@@ -32,17 +32,17 @@ _LINE_LENGTH = 400
 
 
 def new_box() -> io.FileIO:
-    """Return the file of a new box, empty; it vanishes with the last process that has it open."""
+    """Return the file of a new, empty box; it disappears when the last process closes it."""
     if hasattr(os, "memfd_create"):
         file = io.FileIO(os.memfd_create("rollout-crash-box"), "r+")
     else:
-        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  The caller's.
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  The caller closes it.
     file.truncate(_NOTES_BYTES)
     return file
 
 
 class CrashBox(NullCrashBox):
-    """The worker's side of a file of `new_box`. Numbers are stored one higher: a new box is full of zeros."""
+    """The worker's side of a `new_box` file. Numbers are stored plus one, since a new box is all zeros."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -51,7 +51,7 @@ class CrashBox(NullCrashBox):
         self._rows = np.frombuffer(self._words, np.int64)[_ROWS:]
 
     def catch_signals(self) -> None:
-        """Let the traceback of a fatal signal go into the box."""
+        """Enable faulthandler, so that the traceback of a fatal signal is written to the box."""
         os.lseek(self._descriptor, _NOTES_BYTES, os.SEEK_SET)
         faulthandler.enable(file=self._descriptor, all_threads=False)
 
@@ -76,12 +76,12 @@ class CrashBox(NullCrashBox):
         self._words[_BUSY] = 0
 
     def write_story(self, text: str) -> None:
-        """Add the traceback of an exception that ends the process."""
+        """Write the traceback of an exception that ends the process."""
         os.pwrite(self._descriptor, text.encode(errors="backslashreplace")[-_MOST_STORY:], _NOTES_BYTES)
 
 
 def read_notes(box: io.FileIO) -> Notes:
-    """Return what the worker noted."""
+    """Return a snapshot of the worker's notes."""
     beats, busy, n_rows = np.frombuffer(os.pread(box.fileno(), 8 * _ROWS, 0), np.int64).tolist()
     if not 0 <= n_rows <= MOST_ROWS:
         return Notes(beats, bool(busy), None)
@@ -90,18 +90,18 @@ def read_notes(box: io.FileIO) -> Notes:
 
 
 def read_story(box: io.FileIO) -> str:
-    """Return the traceback that a dead worker left, cut to a length that people read; empty for none."""
+    """Return the traceback in a dead worker's box, cut to a readable length; empty for none."""
     text = os.pread(box.fileno(), _MOST_STORY, _NOTES_BYTES).decode(errors="backslashreplace")
     lines = [line[:_LINE_LENGTH] for line in text.strip().splitlines()]
     if len(lines) > _STORY_LINES:
-        # A signal's traceback begins with where it struck, an exception's ends with it.
+        # The failing line is first in a signal's traceback, and last in an exception's.
         half = _STORY_LINES // 2
         lines[half:-half] = [f"  ... ({len(lines) - 2 * half} lines) ..."]
     return "\n".join(lines)
 
 
 def how_it_ended(status: int, story: str) -> tuple[str, str]:
-    """Return how a worker with this exit code (`os.waitstatus_to_exitcode`) ended, in words, and a hint."""
+    """Return a description and a hint for an exit code as returned by `os.waitstatus_to_exitcode`."""
     if status >= 0:
         raised = story.rsplit("\n", 1)[-1][:200]
         reason = f"ended with exit code {status}"
@@ -111,7 +111,7 @@ def how_it_ended(status: int, story: str) -> tuple[str, str]:
     if -status == signal.SIGKILL:
         return (
             "was killed by SIGKILL (maybe by the out-of-memory killer)",
-            "fewer workers need less memory; `dmesg` shows what the system killed for want of it",
+            "use fewer workers to reduce memory; `dmesg` lists processes that the out-of-memory killer ended",
         )
     names = {number.value: number.name for number in signal.Signals}
     return f"was killed by {names.get(-status, f'signal {-status}')}", ""

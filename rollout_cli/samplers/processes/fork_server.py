@@ -1,13 +1,13 @@
-"""The fork server imports what workers need, forks them, and ends them when the sampler's process dies.
+"""ForkServer: imports workers' modules, forks workers, and kills them when the sampler's process dies.
 
-It runs no user code and starts no thread, so it is there to notice the end of a worker, or of the sampler,
-and to kill a worker with all that its environment started. Nothing here has a name in a file system, so
-nothing is left behind, whoever is killed.
+It runs no user code and starts no thread, so it always notices the end of a worker or of the sampler, and can
+kill a worker with every process that its environment started. It creates no named files or sockets, so
+nothing is left behind if a process is killed.
 
-The sampler's process has one for each start method: that of `forkserver` imports ahead, also torch where it
-is asked to, in whose two seconds it does nothing else; that of `spawn` imports nothing. This module loads
-neither numpy nor gymnasium: who knows early that workers will come calls `running_server` before it imports
-these.
+The sampler's process has one fork server per start method. The `forkserver` server imports modules in
+advance, including torch on request (about two seconds, in which it does nothing else); the `spawn` server
+imports none. This module imports neither numpy nor gymnasium: a caller that will need workers can call
+`running_server` before it imports them.
 """
 
 from __future__ import annotations
@@ -35,40 +35,38 @@ from rollout_cli.errors import ConfigError, WorkerError
 StartMethod = Literal["forkserver", "spawn"]
 
 RECORD = struct.Struct("<qq")
-"""What the server reports of a worker: a Status, and its value."""
+"""A report of the server about a worker: a Status and its value."""
 
-# A worker's id. With three descriptors it is to be forked, without any to be killed.
+# A worker's id. The server forks the worker if three descriptors come with the id; otherwise it kills it.
 _REQUEST = struct.Struct("<q")
-_TORCH = -1  # In place of an id: torch is to be imported.
-# Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
+_TORCH = -1  # Sent instead of an id to import torch.
+# Only `sys` is imported before `sys.path` is set: a file random.py in the working folder must not be found.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve; "
     "serve(int(sys.argv[1]), sys.argv[2])"
 )
 _SECOND_MS = 1000
-NO_ROOM = (
-    "the system allows no more processes or open files (`ulimit -a` shows the limits); use fewer workers"
-)
+NO_ROOM = "use fewer workers: the limit of processes or open files is reached (`ulimit -a` shows the limits)"
 
 
 class Status(IntEnum):
-    """What became of a worker, with its process id, its exit status, or the errno of the fork."""
+    """State of a worker; its value is the process id, the exit status, or the errno of the fork."""
 
     FORKED = 0
     ENDED = 1
     FAILED = 2
-    LOST = 3  # Its server has died; never reported, for nobody is there to do it.
+    LOST = 3  # The server has died. The sampler sets this state, since the server cannot report it.
 
 
 class ForkServer:
-    """The sampler's side of one fork server. It may be used by several threads."""
+    """The sampler's side of one fork server; thread-safe."""
 
     def __init__(self, method: StartMethod) -> None:
-        # A script's own folder comes last: it is where its user's modules lie, and the server needs none of
-        # these. Where this package was found first, it must be found first again.
+        # The script's folder goes last: the server does not need the user's modules in it. It stays first if
+        # this package was found there.
         try:
             folders = list(map(os.path.abspath, sys.path))
-        except FileNotFoundError:  # The working folder, which `python -c` and notebooks look in, is gone.
+        except FileNotFoundError:  # The working folder, which `python -c` and notebooks search, was deleted.
             folders = [entry or os.devnull for entry in sys.path]
         if folders[0] != str(Path(__file__).absolute().parents[3]):
             folders.append(folders.pop(0))
@@ -77,63 +75,63 @@ class ForkServer:
                 self._control, theirs = socket.socketpair()
                 undo.callback(self._control.close)
                 with theirs:
-                    # Without -P, Python 3.13.0 cannot import `socket` where the working folder is gone.
-                    self._process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
+                    # Without -P, Python 3.13.0 cannot import `socket` if the working folder was deleted.
+                    self._process = subprocess.Popen(  # noqa: S603  This Python, with our own arguments.
                         [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), method, *folders],
                         stdin=subprocess.DEVNULL,
                         pass_fds=[theirs.fileno()],
                         env={**WORKER_VARIABLES, **os.environ},
-                        # A signal to the sampler's group leaves it, and so the workers, alone.
+                        # A signal to the sampler's process group must not reach the server and its workers.
                         start_new_session=True,
                     )
             except OSError as error:
                 raise WorkerError(
-                    f"workers cannot be started: {error}", code="worker-start", hint=NO_ROOM
+                    f"cannot start workers: {error}", code="worker-start", hint=NO_ROOM
                 ) from error
             undo.pop_all()
         self._owner = os.getpid()
-        self.has_forked = False  # Whether it has reported a worker; who reads that report says so.
+        self.has_forked = False  # Whether it has reported a worker; set by the reader of the report.
 
     @property
     def is_usable(self) -> bool:
-        """Return whether it runs and is this process's own."""
+        """Whether the server runs and was started by this process."""
         try:
             return self._owner == os.getpid() and self._control.recv(1, socket.MSG_DONTWAIT) != b""
         except BlockingIOError:
             return True
-        except OSError:  # It died, or was closed.
+        except OSError:  # The server died, or its socket was closed.
             return False
 
     def import_torch(self) -> None:
-        """Import torch before the next worker is forked, so that no worker spends seconds on it."""
-        with contextlib.suppress(ConnectionError):  # As below.
+        """Import torch before the next worker is forked, so that workers start seconds sooner."""
+        with contextlib.suppress(ConnectionError):  # See `fork`.
             self._control.sendall(_REQUEST.pack(_TORCH))
 
     def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
-        """Fork a worker, under a new id, from copies of the descriptors of its channel and crash box.
+        """Fork a worker with a new id and copies of the descriptors of its channel and crash box.
 
-        RECORDs of what becomes of it go to the writing end of a pipe, `status`.
+        The server writes RECORDs about the worker to `status`, the write end of a pipe.
         """
-        # A server that has just died is noticed by the pipe, which then closes.
+        # If the server has just died, the pipe closes, and its reader notices.
         with contextlib.suppress(ConnectionError):
             socket.send_fds(self._control, [_REQUEST.pack(worker_id)], [channel, box, status])
 
     def kill(self, worker_id: int) -> None:
-        """Kill a worker and what its environment started; a worker that has ended is no error."""
-        with contextlib.suppress(OSError):  # The server has died, or was closed since.
+        """Kill a worker and its environment's processes; do nothing if the worker has ended."""
+        with contextlib.suppress(OSError):  # The server has died, or its socket was closed.
             self._control.sendall(_REQUEST.pack(worker_id))
 
     def abandon(self) -> None:
-        """Kill a server that an import holds up, or that ends already; this kills none of its workers."""
+        """Kill a server that is ending or blocked by an import; its workers are not killed."""
         self._process.kill()
         self._process.wait()
-        self._control.close()  # A worker that has just been forked holds the other end open.
+        self._control.close()  # A worker that has just been forked keeps the other end open.
 
     def close(self) -> None:
-        """End the server, and with it all its workers."""
+        """End the server and all its workers."""
         self._control.close()
         if self._owner == os.getpid():
-            if not self.has_forked:  # A program that ends early does not wait for its imports.
+            if not self.has_forked:  # A program that ends early must not wait for the server's imports.
                 self._process.kill()
             self._process.wait()
 
@@ -142,14 +140,14 @@ _servers: dict[StartMethod, ForkServer] = {}
 
 
 def running_server(method: StartMethod) -> ForkServer:
-    """Return this process's server for a start method; start one if needed, without waiting for imports.
+    """Return this process's server for a start method; start it if needed, without waiting for its imports.
 
     Raises:
         ConfigError: If the system cannot fork processes.
     """
     if not hasattr(os, "fork"):
         raise ConfigError(
-            "worker processes need os.fork, which this system does not have",
+            "worker processes need os.fork, which is not available on this system",
             code="no-fork",
             hint='run the workers in this process: {sampler="local"}',
         )
@@ -158,7 +156,7 @@ def running_server(method: StartMethod) -> ForkServer:
         if server is not None:
             server.close()
         server = _servers[method] = ForkServer(method)
-        # It would end by itself, but a little later than this process.
+        # Otherwise the server would end slightly later than this process.
         atexit.register(server.close)
     return server
 
@@ -167,17 +165,17 @@ def running_server(method: StartMethod) -> ForkServer:
 
 
 def serve(descriptor: int, method: StartMethod) -> NoReturn:
-    """Serve in a process of its own, until the sampler's ends; the control socket is `descriptor`."""
+    """Run the server until the sampler's process ends; `descriptor` is the server's end of the control socket."""
     sampler = os.getppid()
     try:
-        # A terminal, or who ends a whole job, signals every process: the decision is the sampler's. The
-        # signals are not set to be ignored, for a program that an environment starts would inherit that.
+        # A terminal or a job scheduler signals every process, but only the sampler decides what to do. The
+        # signals are not ignored (SIG_IGN), since programs that an environment starts would inherit that.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         if method == "forkserver":
-            # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
+            # An import that fails here fails again in the worker, and the user sees the worker's traceback.
             with contextlib.suppress(Exception):
-                # The process that starts this one need not import it.
+                # Imported here, because the sampler's process does not need this module.
                 from rollout_cli.samplers.processes import worker_main  # noqa: F401, PLC0415
         Server(socket.socket(fileno=descriptor), sampler).serve()
     except BaseException:  # noqa: BLE001  The process ends here.
@@ -192,22 +190,22 @@ class Server:
     def __init__(self, control: socket.socket, sampler: int) -> None:
         self._control = control
         self._sampler = sampler
-        self._workers: dict[int, tuple[int, int]] = {}  # By a worker's id: its pid and its status pipe.
+        self._workers: dict[int, tuple[int, int]] = {}  # Pid and status pipe of each worker, by its id.
         self._woken, self._waker = os.pipe()
         for descriptor in (self._woken, self._waker):
             os.set_blocking(descriptor, False)
 
     def serve(self) -> NoReturn:
-        """Serve until the sampler's process has ended, then kill all workers, and exit."""
+        """Serve until the sampler's process has ended, then kill all workers and exit."""
         setproctitle.setproctitle("rollout-fork-server")
         _redirect_standard_streams()
-        # The sampler may have been started with signals blocked, which processes inherit.
+        # The sampler may have been started with blocked signals, which child processes inherit.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
-        # A process that the sampler's has forked may hold its end of the socket open; then its parent tells.
+        # A child process of the sampler may keep the socket open, so a change of parent also ends the loop.
         while os.getppid() == self._sampler:
             ready = {descriptor for descriptor, _ in poll.poll(_SECOND_MS)}
             if self._woken in ready:
@@ -220,7 +218,7 @@ class Server:
         os._exit(0)
 
     def _answer(self) -> bool:
-        """Do what is asked; return whether the sampler's end of the socket is open."""
+        """Handle one request; return whether the sampler's end of the socket is open."""
         try:
             request, descriptors, _, _ = socket.recv_fds(self._control, _REQUEST.size, 3)
         except ConnectionError:
@@ -229,9 +227,9 @@ class Server:
             return False
         (worker_id,) = _REQUEST.unpack(request)
         if worker_id == _TORCH:
-            # Where that fails, it fails again in the worker, as above.
+            # An import that fails here fails again in the worker, as in `serve`.
             with contextlib.suppress(Exception):
-                import torch  # noqa: F401, PLC0415 - only some policies need it
+                import torch  # noqa: F401, PLC0415  Only some policies need torch.
         elif descriptors:
             self.fork(worker_id, *descriptors)
         elif worker_id in self._workers:
@@ -239,10 +237,10 @@ class Server:
         return True
 
     def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
-        """Fork a worker, which takes the descriptors, and report it; or report why the system refuses it."""
+        """Fork a worker, which takes over the descriptors, and report its pid, or the errno if fork fails."""
         try:
             with warnings.catch_warnings():
-                # The user may have chosen several threads for linear algebra, whose libraries can be forked.
+                # The user may have chosen several threads for linear algebra; these libraries survive a fork.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
         except OSError as error:
@@ -251,7 +249,7 @@ class Server:
         else:
             if pid == 0:
                 self._become_worker(channel, box, status)
-            with contextlib.suppress(OSError):  # It has done so itself already.
+            with contextlib.suppress(OSError):  # The worker may have done so already.
                 os.setpgid(pid, pid)
             self._workers[worker_id] = pid, status
             _report(status, Status.FORKED, pid)
@@ -260,7 +258,7 @@ class Server:
 
     def _become_worker(self, channel: int, box: int, status: int) -> NoReturn:
         try:
-            # A group of its own lets what the environment starts end with it.
+            # A separate process group, so that the environment's processes are killed with the worker.
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -272,7 +270,7 @@ class Server:
                 *(status for _, status in self._workers.values()),
             ):
                 os.close(descriptor)
-            from rollout_cli.samplers.processes.worker_main import worker_main  # noqa: PLC0415 - as above
+            from rollout_cli.samplers.processes.worker_main import worker_main  # noqa: PLC0415  See `serve`.
 
             worker_main(channel, box)
         except BaseException:  # noqa: BLE001  The process ends here.
@@ -284,8 +282,8 @@ class Server:
         for worker_id, (pid, status) in list(self._workers.items()):
             ended, wait_status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                # The group keeps its number while it has members, so no stranger can be hit as long as one
-                # lives.
+                # The system does not reuse a group's id while the group has members, so this kills only
+                # processes of this worker.
                 kill_group(pid)
                 del self._workers[worker_id]
                 _report(status, Status.ENDED, os.waitstatus_to_exitcode(wait_status))
@@ -293,21 +291,21 @@ class Server:
 
 
 def _redirect_standard_streams() -> None:
-    """Let workers read nothing, and write to standard error what they write to standard output."""
+    """Give workers an empty standard input, and redirect their standard output to standard error."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    with contextlib.suppress(OSError):  # There may be no standard error.
+    with contextlib.suppress(OSError):  # Standard error may be closed.
         os.dup2(2, 1)
 
 
 def _report(status: int, kind: Status, value: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # The sampler has given the worker up.
+    with contextlib.suppress(BrokenPipeError):  # The sampler no longer tracks the worker.
         os.write(status, RECORD.pack(kind, value))
 
 
 def kill_group(pid: int) -> None:
-    """Kill the processes of a worker's group; one that has ended is no error."""
+    """Kill the processes of a worker's group; do nothing if the group has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""MultiprocessingSampler and its ProcessPool: workers in processes, their messages and their deaths."""
+"""MultiprocessingSampler and its ProcessPool: worker processes, their messages and their deaths."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from rollout_cli.sources.untrusted import one_line
 from rollout_cli.workers.factory import WorkerFactory
 
 EXIT_SECONDS = 2.0
-"""How long workers may take to close their environments, before they are killed."""
+"""Seconds that workers have to close their environments before they are killed."""
 
 _MESSAGES_A_TURN = 32
 _clock = time.monotonic
@@ -53,23 +53,23 @@ class _Process:
     """The sampler's side of one worker's process."""
 
     worker: int
-    name: int  # What its fork server calls it.
+    name: int  # Its id for the fork server.
     server: ForkServer
     channel: Channel
     box: io.FileIO  # The file of its crash box.
-    status: io.FileIO  # The pipe by which the server reports what becomes of it.
+    status: io.FileIO  # The pipe on which the server reports its start and end.
     watch: Watch
     pid: int | None = None
     end: tuple[Status, int] | None = None  # The server's last report; None while it runs.
     killed: str = ""  # Why the sampler killed it.
-    late: tuple[int, ...] = ()  # The episodes that took too long, where it was killed for that.
-    is_silent: bool = False  # Whether its channel has come to its end, or cannot be trusted.
+    late: tuple[int, ...] = ()  # The episodes that took too long, if it was killed for that.
+    is_silent: bool = False  # Whether its channel is closed, or has sent invalid data.
 
     def read_status(self) -> None:
-        """Take what the server reported; waits for it where it has reported nothing."""
+        """Read one report of the server, waiting for it if needed."""
         data = os.read(self.status.fileno(), RECORD.size)
         if not data:
-            self.server.abandon()  # Its socket closes later than its pipe: it would seem to live.
+            self.server.abandon()  # The socket closes later than the pipe: `is_usable` would still be true.
             self.end = Status.LOST, 0
             return
         kind, value = RECORD.unpack(data)
@@ -80,14 +80,14 @@ class _Process:
             self.end = Status(kind), value
 
     def kill(self, reason: str = "") -> None:
-        """Kill it and what its environment started."""
+        """Kill the worker and its environment's processes."""
         self.killed = self.killed or reason
         self.server.kill(self.name)
         if not self.server.is_usable and self.pid is not None:
             kill_group(self.pid)
 
     def release(self) -> None:
-        """Let go of it; kill it where its server has ended, and so cannot."""
+        """Close its channel, box and pipe; kill it if its server has ended and cannot kill it."""
         if self.end and self.end[0] == Status.LOST:
             self.kill()
         for part in (self.channel, self.box, self.status):
@@ -95,7 +95,7 @@ class _Process:
 
 
 class ProcessPool:
-    """Worker processes, called by their titles; the rules say how long a step or an episode may take."""
+    """Worker processes with these titles; the rules set the time limits of steps and episodes."""
 
     def __init__(
         self, factory: WorkerFactory, titles: Sequence[str], start_method: StartMethod, rules: Supervision
@@ -109,12 +109,10 @@ class ProcessPool:
         try:
             self._selector = selectors.DefaultSelector()
         except OSError as error:
-            raise WorkerError(
-                f"workers cannot be started: {error}", code="worker-start", hint=NO_ROOM
-            ) from error
+            raise WorkerError(f"cannot start workers: {error}", code="worker-start", hint=NO_ROOM) from error
 
     def start(self, worker: int) -> None:
-        """Start a worker; its process comes later. One that the system refuses is a `Died` event."""
+        """Start a worker without waiting for its process. If the fork fails, `wait` returns a `Died` event."""
         process = self._processes[worker] = self._forked(worker)
         self._selector.register(process.channel, selectors.EVENT_READ, process)
         self._selector.register(process.status, selectors.EVENT_READ, process)
@@ -149,7 +147,7 @@ class ProcessPool:
             self._send(process, Exit())
         self._await_ends(EXIT_SECONDS)
         for process in self._processes.values():
-            if process.pid is None and not process.end:  # On a slow disk, an import takes minutes.
+            if process.pid is None and not process.end:  # On a slow disk the server's imports take minutes.
                 process.server.abandon()
         for process in self._processes.values():
             process.kill()
@@ -176,7 +174,7 @@ class ProcessPool:
                         server.fork(name, theirs.fileno(), box.fileno(), write_end)
             except OSError as error:
                 raise WorkerError(
-                    f"worker {worker} cannot be started: {error}", code="worker-start", hint=NO_ROOM
+                    f"cannot start worker {worker}: {error}", code="worker-start", hint=NO_ROOM
                 ) from error
             undo.pop_all()
         return _Process(worker, name, server, channel, box, status, Watch(self._rules))
@@ -184,23 +182,23 @@ class ProcessPool:
     # -- messages ----------------------------------------------------------------------------------
 
     def _send(self, process: _Process, *messages: Any) -> None:
-        """Send as much of these messages, and of the unsent ones before them, as the socket takes now."""
+        """Queue the messages, and send as many of the queued bytes as the socket accepts now."""
         if process.is_silent:
             return
         with contextlib.suppress(ConnectionError):
             for message in messages:
                 process.channel.put_nowait(message)
             process.channel.flush_nowait()
-        # `wait` returns when the socket takes more of what is unsent.
+        # `wait` returns when the socket accepts more of the unsent bytes.
         events = selectors.EVENT_READ
         if process.channel.unsent_bytes:
             events |= selectors.EVENT_WRITE
-        key = self._selector.get_map().get(process.channel)  # None where a signal has cut `start` off.
+        key = self._selector.get_map().get(process.channel)  # None if a signal interrupted `start`.
         if key is not None and events != key.events:
             self._selector.modify(process.channel, events, process)
 
     def _messages(self, process: _Process, limit: int = sys.maxsize) -> Iterator[ToSampler]:
-        """Yield the messages that a worker has sent, at most `limit`."""
+        """Yield at most `limit` messages that a worker has sent."""
         for _ in range(limit):
             if process.is_silent:
                 return
@@ -210,13 +208,13 @@ class ProcessPool:
                 return
             except MemoryError:
                 raise
-            # Bytes that are no message may raise anything; the worker sent them.
+            # Invalid bytes may raise any exception when unpickled; the worker is at fault.
             except Exception as error:  # noqa: BLE001
                 self._silence(process)
                 if not isinstance(error, EOFError):
-                    process.kill(f"sent something that is no message ({first_line(error)})")
+                    process.kill(f"sent an invalid message ({first_line(error)})")
                 return
-            if isinstance(message, Started):  # A number that ran before runs anew.
+            if isinstance(message, Started):  # An episode that ran before restarts, and so does its timer.
                 process.watch = Watch(self._rules)
             yield message
 
@@ -236,7 +234,7 @@ class ProcessPool:
                     process.kill(reason)
 
     def _reap(self, process: _Process) -> Died:
-        """Give up a worker that has ended; return how it did."""
+        """Remove a worker that has ended; return its death."""
         del self._processes[process.worker]
         self._silence(process)
         self._selector.unregister(process.status)
@@ -245,7 +243,7 @@ class ProcessPool:
         return death
 
     def _await_ends(self, seconds: float | None) -> None:
-        """Wait until all processes have ended, or `seconds` have passed."""
+        """Wait until all processes have ended or `seconds` have passed."""
         ends_at = None if seconds is None else _clock() + seconds
         for process in self._processes.values():
             poll = select.poll()
@@ -261,7 +259,7 @@ def _death(process: _Process) -> Died:
     if kind == Status.FAILED:
         return Died(process.worker, f"cannot be started ({os.strerror(value)})", hint=NO_ROOM)
     if kind == Status.LOST and not process.killed:
-        return Died(process.worker, "was killed, since its fork server had ended,")
+        return Died(process.worker, "was killed, because its fork server had ended,")
     notes = read_notes(process.box)
     story = read_story(process.box)
     reason, hint = how_it_ended(value, story)
@@ -273,15 +271,15 @@ def _death(process: _Process) -> Died:
 
 def _checked(message: object, worker: int) -> ToSampler:
     if not isinstance(message, ToSampler) or message.worker != worker:
-        raise TypeError(f"worker {worker} sends no {type(message).__name__}")
+        raise TypeError(f"worker {worker} sent an unexpected {type(message).__name__}")
     return message
 
 
 class MultiprocessingSampler(Sampler):
-    """Samples with worker processes that avoid waiting as much as possible.
+    """Samples with worker processes that wait as little as possible.
 
-    The sampler leases episode numbers to workers ahead of their need, hands each finished episode on in the
-    order of the numbers, and waits for messages and deaths at once. A worker never blocks on sending.
+    The sampler leases episode numbers to workers in advance, yields finished episodes in the order of their
+    numbers, and waits for messages and deaths at the same time. A worker never blocks on sending.
 
     Args:
         args: As in `Sampler`.
@@ -289,14 +287,14 @@ class MultiprocessingSampler(Sampler):
         kwargs: As in `Sampler`.
 
     Raises:
-        ArgumentError: If there is no such `start_method` (a ValueError, too).
+        ArgumentError: If `start_method` is unknown (also a ValueError).
     """
 
     def __init__(self, *args: Any, start_method: StartMethod = "forkserver", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if start_method not in get_args(StartMethod):
             raise ArgumentError(
-                f"start_method is {start_method!r}, must be 'forkserver' or 'spawn'", code="start-method"
+                f"start_method={start_method!r}; expected 'forkserver' or 'spawn'", code="start-method"
             )
         self._start_method: StartMethod = start_method
 

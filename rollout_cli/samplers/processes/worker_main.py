@@ -1,4 +1,4 @@
-"""Where a worker's process begins: its channel, its crash box, and the loop that carries messages."""
+"""worker_main: the entry point of a worker process, and the loop that transports its messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollout_cli.samplers.worker_setup import WorkerSetup
 
 
 def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
-    """Run one worker, with its end of a socket pair and its crash box, until its sampler ends it or dies."""
+    """Run one worker, given the descriptors of its channel and crash box, until its sampler ends it or dies."""
     box = CrashBox(box_descriptor)
     box.catch_signals()
     code = 0
@@ -27,19 +27,19 @@ def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
         with socket.socket(fileno=channel_descriptor) as end:
             _run(Channel(end), box)
     except (EOFError, ConnectionError):
-        pass  # The sampler gave the worker up, or is gone.
-    except BaseException as error:  # noqa: BLE001  SystemExit of user code among them.
+        pass  # The sampler closed the channel or died.
+    except BaseException as error:  # noqa: BLE001  Includes SystemExit of user code.
         try:
             box.write_story("".join(traceback.format_exception(error)))
         except OSError as refusal:
             sys.stderr.write(
-                f"a worker cannot report why it ends: user code closed its file descriptors ({refusal})\n"
+                f"a worker cannot report its error: user code closed its file descriptors ({refusal})\n"
             )
         code = 1
         if isinstance(error, SystemExit) and isinstance(error.code, int | None):
             code = (error.code or 0) & 0xFF
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # The user's code may have put anything in its place.
+        with contextlib.suppress(Exception):  # User code may have replaced the stream.
             stream.flush()
     os._exit(code)  # Threads that user code left running must not keep the process alive.
 
@@ -55,7 +55,7 @@ def _run(channel: Channel, box: CrashBox) -> None:
     loop = WorkerLoop(setup.load_factory, setup.worker, box)
     while not loop.ended:
         commands = _commands(channel, wait=loop.idle)
-        # The loop never runs ahead of a sampler that is slow to read, but hears commands all the same.
+        # The loop pauses while the sampler is slow to read, but still handles commands.
         if commands or channel.unsent_bytes <= OUTBOX_BYTES:
             for message in loop.turn(commands):
                 channel.put_nowait(message)
@@ -66,7 +66,7 @@ def _run(channel: Channel, box: CrashBox) -> None:
 
 
 def _commands(channel: Channel, *, wait: bool) -> list[Any]:
-    """Return all messages that have arrived, at least one with `wait`."""
+    """Return all messages that have arrived; with `wait`, wait for at least one."""
     commands = []
     if wait:
         commands.append(_next(channel))
@@ -77,7 +77,7 @@ def _commands(channel: Channel, *, wait: bool) -> list[Any]:
 
 
 def _next(channel: Channel) -> Any:
-    """Return the next message, waiting for it; unsent messages go on being sent meanwhile."""
+    """Wait for the next message and return it; unsent messages are sent meanwhile."""
     while True:
         with contextlib.suppress(queue.Empty):
             return channel.get_nowait()

@@ -1,4 +1,4 @@
-"""What runs on a Ray cluster's nodes: a worker as an actor, and the source of the chunks it leaves."""
+"""Actor: a worker on a node of a Ray cluster; Stored: the source of a chunk in the cluster's object store."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from rollout_cli.sources.pins import PinnedFile, agreed
 TURN_SECONDS = 0.1
 
 FLUSH_SECONDS = 0.25
-"""Longer than in a process of this machine: an object under 100 kB would travel by way of the driver."""
+"""Longer than for local processes, because Ray sends objects under 100 kB through the driver."""
 
 
 class Reply(NamedTuple):
-    """What a turn gives the driver; each `Batch` in it has a ChunkRef without a source as its chunk."""
+    """The result of a turn for the driver; the chunk of each `Batch` is a ChunkRef without a source."""
 
     events: list[Event]
     idle: bool
@@ -38,7 +38,7 @@ class Reply(NamedTuple):
 
 
 class Actor:
-    """One worker."""
+    """One worker as a Ray actor."""
 
     def __init__(self, setup: WorkerSetup, turn_seconds: float) -> None:
         self._worker = setup.worker
@@ -47,9 +47,10 @@ class Actor:
     def turn(
         self, commands: Sequence[ToWorker], updates: tuple[Update, ...] = ()
     ) -> tuple[bytes, list[Chunk]]:
-        """Take a turn; return the reply, packed, and the chunks of its batches, in their order.
+        """Run a turn; return the packed reply and the chunks of its batches, in order.
 
-        `updates` are those of a `Start` among the commands: an object of the store, which many actors share.
+        `updates` belong to the `Start` among the commands. They are a separate argument, because many actors
+        share one object in the store.
         """
         commands = [*commands]
         for index, command in enumerate(commands):
@@ -91,7 +92,7 @@ def _reference(chunk: Any) -> ChunkRef:
 
 
 def _no_source() -> Chunk:
-    raise InternalError("a chunk has no source before its reply is read")
+    raise InternalError("the chunk was loaded before the driver set its source")
 
 
 def _packed(reply: Reply) -> bytes:
@@ -99,29 +100,29 @@ def _packed(reply: Reply) -> bytes:
 
 
 def unpacked(reply: bytes) -> Reply:
-    """Return the reply that an actor packed."""
+    """Return an actor's reply from its packed bytes."""
     unpickled: Reply = pickle.loads(zlib.decompress(reply))  # noqa: S301  It was pickled by our own actor.
     return unpickled
 
 
 class Recipe(NamedTuple):
-    """What it takes to run a worker's episodes again."""
+    """The data needed to rerun a worker's episodes."""
 
     setup: WorkerSetup
-    updates: Any  # The reference to all of them.
+    updates: Any  # The reference to the complete history of updates.
     stride: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The source of one chunk of a turn. If the store lost the chunk, a call runs its episodes again."""
+    """The source of one chunk of a turn; if the store has lost the chunk, loading it reruns its episodes."""
 
-    objects: Any  # The reference to the chunks of the turn.
+    objects: Any  # The reference to the turn's chunks.
     index: int
     recipe: Any  # The reference to a Recipe.
     numbers: tuple[range, ...]
     lengths: Array
-    files: tuple[PinnedFile, ...] = ()  # That its worker had read.
+    files: tuple[PinnedFile, ...] = ()  # Files that the worker had read.
 
     def __call__(self) -> Chunk:
         ray = load_ray()
@@ -147,13 +148,13 @@ class Stored:
             if isinstance(message, Started | Reported):
                 agreed(self.files, message.report.files)
         chunks = [message.chunk.load() for message in messages if isinstance(message, Batch)]
-        # An episode that took long came after higher numbers. None comes where all are rejected this time.
+        # Long episodes are sent after shorter ones with higher numbers. No chunk comes if all are rejected.
         chunk = in_order(concatenate(chunks)) if chunks else None
         if chunk is None or not np.array_equal(chunk.lengths, self.lengths):
             raise WorkerError(
-                f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost "
-                "with a node of the cluster, and had other lengths when they were run again",
+                f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost with a node of the "
+                "Ray cluster, and had different lengths when rerun",
                 code="episodes-lost",
-                hint="these episodes are not reproducible: collect them again",
+                hint="collect these episodes again: they are not reproducible",
             )
         return chunk

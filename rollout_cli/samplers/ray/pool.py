@@ -1,8 +1,7 @@
-"""RaySampler and its RayPool: workers as actors of a Ray cluster, whose episodes stay in its object store.
+"""RaySampler and its RayPool: workers are Ray actors, and episodes stay in the cluster's object store.
 
-The driver asks each actor for turns, and keeps two of them asked for. A turn gives what the driver must know,
-a few bytes an episode, and beside it one object with the episodes themselves, which only those load who need
-them.
+The driver keeps two turns requested of each actor. A turn returns a reply of a few bytes per episode, and
+separately one object with the episodes, which is loaded only by the process that needs it.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ from rollout_cli.sources.pins import PinnedFile, agreed
 from rollout_cli.workers.factory import WorkerFactory
 
 MOST_TURNS = 1000
-"""A driver is given about so many replies a second: with more than 100 workers their turns are longer."""
+"""Upper limit of replies per second that the driver handles: turns get longer with more than 100 workers."""
 
 EXIT_SECONDS = 5.0
-"""How long actors may take to close their environments, before they are killed."""
+"""Seconds that actors have to close their environments before they are killed."""
 
 PLACE_SECONDS = 20.0
-"""After so long a worker that has not started is worth a warning: its node may lack a free core."""
+"""Seconds before a warning about a worker that has not started: the cluster may lack a free core."""
 
 _CONNECT_SECONDS = 10.0
 _TRIES = 4
@@ -72,25 +71,25 @@ class _Handle:
     actor: Any
     watch: Watch
     setup: WorkerSetup
-    turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to reply and chunks of each.
-    recipe: Any = None  # The reference to the Recipe of what it runs.
-    files: tuple[PinnedFile, ...] = ()  # That it has read since its last build or update.
+    turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to each reply and its chunks.
+    recipe: Any = None  # The reference to the Recipe that reruns the current episodes.
+    files: tuple[PinnedFile, ...] = ()  # Files that the worker has read since its last build or update.
     starting: bool = True
     n_replies: int = 0
-    n_old_replies: int = 0  # How many come before that to its last `Start`: an older call may still run.
-    first: tuple[int, ...] = ()  # The first number that the `Start` leases.
-    numbers: tuple[int, ...] = ()  # Those that ran at its last reply, or the first that it was leased.
+    n_old_replies: int = 0  # Replies before the reply to the last `Start`: an older call may still run.
+    first: tuple[int, ...] = ()  # The first episode number that the `Start` leases.
+    numbers: tuple[int, ...] = ()  # Episodes running at the last reply, or the first leased number.
     killed: str = ""
     late: tuple[int, ...] = ()
 
 
 def turn_seconds(n_workers: int) -> float:
-    """Return how long a turn runs episodes where there are so many workers."""
+    """Return the length of a turn in seconds for this number of workers."""
     return max(TURN_SECONDS, n_workers / MOST_TURNS)
 
 
 class RayPool:
-    """Workers 0 to n - 1 as actors, each with `resources` (options of `ray.remote`); a `Pool`."""
+    """A `Pool` of workers 0 to n - 1 as actors, each created with `resources` (`ray.remote` options)."""
 
     def __init__(self, factory: WorkerFactory, log: UpdateLog, resources: Any, rules: Supervision) -> None:
         self._ray = load_ray()
@@ -102,14 +101,14 @@ class RayPool:
         self._turn_seconds = turn_seconds(factory.n_workers)
         self._actor_class = self._ray.remote(runtime_env=worker_variables(self._ray), **resources)(Actor)
         self._handles: dict[int, _Handle] = {}
-        self._update_references: dict[tuple[Update, ...], Any] = {}  # To updates of this generation.
+        self._update_references: dict[tuple[Update, ...], Any] = {}  # For this generation's updates.
         self._generation = 0
 
     def start(self, worker: int) -> None:
         setup = WorkerSetup.of(worker, f"worker:{worker}", self._factory)
         actor = self._actor_class.remote(setup, self._turn_seconds)
         handle = _Handle(worker, actor, self._new_watch(), setup)
-        handle.turns.append(self._turn(handle, []))  # Its reply says that the worker has a place.
+        handle.turns.append(self._turn(handle, []))  # Its reply shows that Ray has placed the worker.
         self._handles[worker] = handle
         self._notice_at = _clock() + PLACE_SECONDS
 
@@ -151,27 +150,27 @@ class RayPool:
         self._handles.clear()
 
     def _check_connection(self) -> None:
-        """Raise a WorkerError where the workers cannot be reached: Ray would begin a cluster of its own."""
+        """Raise WorkerError if this process left the cluster: Ray would otherwise start a new cluster."""
         if _session(self._ray) != self._session:
             raise WorkerError(
-                "the connection to the Ray cluster was ended, and the workers with it",
+                "the connection to the Ray cluster was closed, which ended the workers",
                 code="ray-disconnected",
                 hint="call ray.shutdown only after shutdown_worker; "
                 "the next call of the sampler starts new workers",
             )
 
     def _turn(self, handle: _Handle, *arguments: Any) -> Any:
-        """Ask for a turn; return the references to its reply and to its chunks."""
+        """Request a turn; return the references to its reply and to its chunks."""
         return handle.actor.turn.options(num_returns=2).remote(*arguments)
 
     def _put(self, updates: tuple[Update, ...]) -> Any:
-        """Return the reference to updates, which are in the store once for all workers that get the same."""
+        """Return the reference to updates; workers with equal updates share one object in the store."""
         if updates not in self._update_references:
             self._update_references[updates] = self._ray.put(updates)
         return self._update_references[updates]
 
     def _take_replies(self) -> list[Event]:
-        """Return what the replies say that have come; where there are none, wait for one."""
+        """Return the events of all replies that have arrived; wait for one if none has."""
         handles = {handle.turns[0][0]: handle for handle in self._handles.values() if handle.turns}
         replies = list(handles)
         if not replies:
@@ -190,7 +189,7 @@ class RayPool:
             yield self._reap(handle, error)
             return
         handle.n_replies += 1
-        # One that is not idle, or that has a command before it, is about to run the first that it was leased.
+        # A worker that is not idle or has a command pending is about to run the first number of its lease.
         if reply.running_numbers or (reply.idle and not handle.turns):
             handle.numbers = reply.running_numbers
         index = 0
@@ -204,7 +203,7 @@ class RayPool:
             if isinstance(event, Died):
                 self._ray.kill(handle.actor)
                 del self._handles[handle.worker]
-            if isinstance(event, Started):  # A number that ran before runs anew.
+            if isinstance(event, Started):  # An episode that ran before starts again, and so does its timer.
                 handle.watch = self._new_watch()
                 handle.numbers = handle.first
             if isinstance(event, Started | Reported) and event.generation == self._generation:
@@ -232,7 +231,7 @@ class RayPool:
                     self._ray.kill(handle.actor)
 
     def _placement_warnings(self) -> list[Event]:
-        """Say once of the workers that were started last that they find no place on the cluster."""
+        """Return one warning, once per round of starts, if the cluster has not placed every worker."""
         n_waiting = [handle.n_replies for handle in self._handles.values()].count(0)
         if n_waiting and _clock() >= self._notice_at:
             self._notice_at = math.inf
@@ -244,8 +243,8 @@ class RayPool:
                 if kind in total
             ]
             text = (
-                f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s, "
-                f"and are waited for: {' and '.join(resources)} of the Ray cluster are free"
+                f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s; "
+                f"still waiting: {' and '.join(resources)} of the Ray cluster are free"
             )
             return [Warn(text)]
         return []
@@ -253,7 +252,7 @@ class RayPool:
     def _reap(self, handle: _Handle, error: Exception) -> Died:
         del self._handles[handle.worker]
         self._ray.kill(handle.actor)
-        # Of the numbers that it had, nobody knows which ran; and none of them brings a node down.
+        # It is unknown which of its episodes ran. The loss of a node is not the fault of an episode.
         is_node = not isinstance(error, self._ray.exceptions.ActorDiedError) or "node has died" in str(error)
         numbers = () if is_node and not handle.killed else None
         reason = handle.killed or f"was lost ({first_line(error)})"
@@ -262,8 +261,8 @@ class RayPool:
 
 
 def _session(ray: Any) -> tuple[str, str] | None:
-    """Return what tells this connection to a cluster from others; None where there is none."""
-    if not ray.is_initialized():  # Else Ray would begin a cluster of its own to answer.
+    """Return the job and node ids that identify this connection to a cluster, or None if not connected."""
+    if not ray.is_initialized():  # Ray would otherwise start a new cluster to answer the query.
         return None
     return ray.get_runtime_context().get_job_id(), ray.get_runtime_context().get_node_id()
 
@@ -271,24 +270,24 @@ def _session(ray: Any) -> tuple[str, str] | None:
 class RaySampler(Sampler):
     """Samples with the actors of a Ray cluster.
 
-    It joins the cluster that this process is connected to, or else the one at `address`; without one it
-    starts Ray on this machine, which ends with this process. An actor or node that is lost is replaced, and
-    its episodes run again.
+    The sampler uses this process's connection to a cluster, or connects to the cluster at `address`. Without
+    either it starts Ray on this machine; that cluster ends with this process. If an actor or node dies, it is
+    replaced and its episodes run again.
 
     Args:
         args: As in `Sampler`.
-        address: Of a running cluster, such as `auto`; None for that of `RAY_ADDRESS`, or a new one on this
-            machine.
-        cpus_per_worker: How many cores of its node are reserved for a worker.
-        gpus_per_worker: How many GPUs.
+        address: Address of a running cluster, such as `auto`. None means the address in `RAY_ADDRESS`, or a
+            new cluster on this machine if the variable is not set.
+        cpus_per_worker: Number of cores to reserve for each worker.
+        gpus_per_worker: Number of GPUs to reserve for each worker.
         kwargs: As in `Sampler`.
 
     Raises:
         UsageError: If Ray is not installed, or the cluster is too small.
-        WorkerError: If there is no cluster at `address`.
+        WorkerError: If no cluster runs at `address`.
     """
 
-    _buffer_bytes = 16 << 30  # They lie in the cluster's store.
+    _buffer_bytes = 16 << 30  # Waiting episodes are in the cluster's object store, not in this process.
 
     def __init__(
         self,
@@ -314,10 +313,10 @@ class RaySampler(Sampler):
             if needed > total.get(kind, 0):
                 raise UsageError(
                     f"{self.n_workers} workers need {needed:g} {kind}s, "
-                    f"and the Ray cluster has {total.get(kind, 0):g}",
+                    f"but the Ray cluster has {total.get(kind, 0):g}",
                     code="ray-resources",
-                    hint="ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), "
-                    "or add nodes first",
+                    hint="use fewer workers, reduce cpus_per_worker or gpus_per_worker, "
+                    "or add nodes to the cluster",
                 )
         return RayPool(self._factory, self._updates, self._resources, self._supervision)
 
@@ -327,26 +326,27 @@ class RaySampler(Sampler):
     def _connect(self, ray: Any) -> None:
         options: dict[str, Any] = {"address": self._address or os.environ.get("RAY_ADDRESS")}
         if options["address"] is None:
-            # More workers than cores are allowed on this machine, as for worker processes.
+            # This machine may have more workers than cores, as with worker processes.
             needed = math.ceil(self.n_workers * self._resources["num_cpus"])
             options = {"address": "local", "num_cpus": max(needed, usable_cores())}
         host, _, port = (options["address"] or "").rpartition(":")
         try:
-            if port.isdecimal():  # Ray itself would ask for more than a minute whether anybody is there.
+            if port.isdecimal():  # Ray itself would retry an address without a server for over a minute.
                 socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
             ray.init(logging_level=logging.ERROR, include_dashboard=False, **options)
         except Exception as error:
             raise WorkerError(
-                f"there is no Ray cluster at {options['address']}: {first_line(error)}",
+                f"cannot connect to a Ray cluster at {options['address']}: {first_line(error)}",
                 code="ray-address",
-                hint="start one on its first node: ray start --head",
+                hint="start a cluster on its first node: ray start --head",
             ) from error
 
 
 class RaySegmentRunner(SegmentRunner):
-    """Calls functions on this node of a cluster, or on another, if any, where no folder is needed.
+    """Calls functions on this node, or on another node (if any) when they need no folder of this machine.
 
-    If the process or that node is lost, the function runs again, on this node; four losses are a WorkerError.
+    If the process or the other node dies, the function runs again on this node. The fourth death raises a
+    WorkerError.
     """
 
     def __init__(self) -> None:
@@ -369,28 +369,28 @@ class RaySegmentRunner(SegmentRunner):
 
 
 def _new_actor(ray: Any, *, elsewhere: bool) -> Any:
-    """Return an actor that calls functions on this node, or on another one if there is one."""
+    """Return an actor that calls functions on this node, or on another node if `elsewhere` and if any."""
     node_id = ray.get_runtime_context().get_node_id()
     if elsewhere:  # So that this machine sends no data.
         node_ids = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != node_id]
         node_id = next(iter(node_ids), node_id)
-    # Not soft: Ray places an actor without a core at random where its strategy leaves it a choice.
+    # Not soft: with a soft strategy Ray may place an actor that needs no core on any node.
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
-    # An actor: Ray would end the process of a task before the next one, and start it again.
+    # An actor, not a task: Ray ends a task's process before the next task and starts another.
     options = {"num_cpus": 0, "scheduling_strategy": strategy, "runtime_env": worker_variables(ray)}
     return ray.remote(**options)(SegmentRunner).remote()
 
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Handle signals that come in the block at its end, by the handlers that were there before it.
+    """Defer signals until the block ends, then pass them to the handlers installed before it.
 
-    Ray would take the error of a handler in `ray.init` for one of its own, and leave processes behind. Its
-    own handler of SIGTERM, which `ray.init` puts in place, raises SystemExit.
+    `ray.init` would treat an exception from a handler as its own failure and leave processes behind. Ray's
+    own SIGTERM handler, which `ray.init` installs, raises SystemExit.
     """
     pending: list[int] = []
     handlers: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # It alone may have handlers.
+    if threading.current_thread() is threading.main_thread():  # Python allows handlers only there.
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             handlers[name] = signal.signal(name, lambda number, _: pending.append(number))
     try:
