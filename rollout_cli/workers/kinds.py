@@ -142,7 +142,7 @@ class VecWorker(DefaultWorker):
             check_env(
                 update,
                 gymnasium.Env,
-                hint="pass vectorization='native' for vector environments",
+                hint="vector environments need vectorization='native'",
                 or_update=True,
             )
         self._rows_differ = self._rows_differ or updates is env_update
