@@ -236,7 +236,7 @@ class NativeEngine:
             self._worker.crash_box.note(numbers)
 
     def _final_leaves(self, final: Any, is_over: Array) -> list[Array]:
-        """Return final observations, one array (n, *shape) per leaf; only rows in `is_over` have a meaning."""
+        """Return final observations, one array (n, *shape) per leaf; only rows in `is_over` are valid."""
         name = "final observations"
         if isinstance(final, np.ndarray) and final.dtype == object:
             samples = final[is_over].tolist()
