@@ -103,7 +103,7 @@ def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
             "expected a policy that acts in all rows of a native vector environment",
             code="policy-not-batched",
             hint="define get_actions on the policy, and let its reset, if any, accept a mask of rows; "
-            f"or {instead} instead",
+            f"or {instead}",
         )
     if policy.takes_masks and (is_native or not all(env.has_wrapper_attr("action_masks") for env in envs)):
         hint = "add a method action_masks() to the environment, or wrap it in sb3_contrib's ActionMasker"
