@@ -214,7 +214,7 @@ class Worker(InContext, abc.ABC):
         """
 
     def update_agent(self, agent_update: Any) -> None:
-        """Use a new policy, or new parameters (dict, tuple or array) of the same policy; None is a no-op.
+        """Use a new policy, or new parameters (dict, tuple or array) for the current one; None is a no-op.
 
         Raises:
             PolicyLoadError: If the policy cannot be loaded or recognized.
@@ -301,7 +301,7 @@ class Worker(InContext, abc.ABC):
         raise InternalError("collect_episode was called with no finished episode")
 
     def rollout(self) -> EpisodeBatch:
-        """Run the assigned episodes, or else one per row, to their ends: short episodes are not favored."""
+        """Run the assigned episodes, or else one per row, and return all: short episodes are not favored."""
         self.start_episode()
         while self.has_work:
             self.step_episode()
