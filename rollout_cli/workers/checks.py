@@ -154,7 +154,7 @@ def frozen_copy(info: Any) -> dict[Any, Any]:
             "return {} if there is no info",
             code="info-type",
         )
-    return {  # Hot loop: it runs at every step with an info, and a call per value costs more.
+    return {  # hot loop: it runs at every step with an info, and a call per value costs more.
         key: value if isinstance(value, _VALUES) else copied(value) for key, value in info.items()
     }
 
