@@ -1,1 +1,1 @@
-"""How fast `rollout` collects, beside bare loops and beside other tools. Run `python -m benchmarks --help`."""
+"""Benchmarks of `rollout` against bare loops and other tools. Run `python -m benchmarks --help`."""

@@ -18,7 +18,7 @@ from benchmarks.reading import READING
 
 
 def main() -> int:
-    """Measure, print a line a round on stderr and the table on stdout; exit 1 where a case failed."""
+    """Measure; print one line per round on stderr and the table on stdout; exit with 1 if a case failed."""
     arguments = _parser().parse_args()
     cases = (*CASES, *LEARNER, *READING)
     if arguments.list:

@@ -1,4 +1,4 @@
-"""Episodes as arrays, the same in each process: what the cases of reading read, in any tool's own form."""
+"""Episodes as arrays, equal in every process: the data of the reading cases, which each tool stores in its format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Episodes of one length; `group` of them are made at once."""
+    """Episodes of equal length; they are generated in batches of `group` episodes."""
 
     steps: int
     length: int
@@ -34,7 +34,7 @@ KINDS = {
 
 
 def cache() -> Path:
-    """Return the folder that keeps what the cases of reading read."""
+    """Return the folder with the data of the reading cases."""
     given = os.environ.get("ROLLOUT_BENCHMARKS_CACHE")
     return (Path(given) if given else Path.home() / ".cache" / "rollout-peers") / "reading"
 
@@ -47,7 +47,7 @@ def groups(kind: Kind) -> Iterator[tuple[Array, Array, Array]]:
         if kind.dtype == "f4":
             observations = rng.standard_normal((count, rows, *kind.shape)).astype(np.float32)
         else:
-            # A flat ground and a square that wanders: a game's frames, unlike noise, can be compressed.
+            # A plain background and a moving square: compressible like game frames, unlike noise.
             observations = np.full((count, rows, *kind.shape), 87, np.uint8)
             for frame, (top, left) in zip(observations[0], rng.integers(0, 120, (rows, 2)), strict=True):
                 frame[top : top + 16, left : left + 16] = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
@@ -55,7 +55,7 @@ def groups(kind: Kind) -> Iterator[tuple[Array, Array, Array]]:
 
 
 def flat(kind: Kind) -> dict[str, Array]:
-    """Return all transitions, one row each, with the number of their episode."""
+    """Return all transitions, one per row, with their episode numbers."""
     parts = list(groups(kind))
     observations = np.concatenate([observations for observations, _, _ in parts])
     episodes = np.repeat(np.arange(len(observations)), kind.length)

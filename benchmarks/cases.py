@@ -1,4 +1,4 @@
-"""The rows of the table: what is measured, against what, and the figure that the design asks for."""
+"""The benchmark cases, one per row of the table: what is measured, the other side, and the target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table."""
+    """One row of the table."""
 
     what: str
     against: str
@@ -35,7 +35,7 @@ class Figure:
 
 
 Measure = Callable[[int, float, Say], list[Figure]]
-"""Measures with so many rounds, of so many seconds each."""
+"""Measures in N rounds of a length in seconds, and reports progress; returns the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def executable() -> str:
 
 
 def collect(*options: str, name: str = "rollout", granule: int = 1, workers: int = WORKERS) -> Side:
-    """Return a side that collects with these options: all that a user gets, progress included."""
+    """Return a side that runs `rollout collect` with these options, including progress output."""
 
     def command(steps: int, output: Path) -> list[str]:
         amount = ["--timesteps", str(steps), "--output", str(output), "--workers", str(workers)]
@@ -84,7 +84,7 @@ def policy(name: str) -> tuple[str, str]:
 
 
 def ratio(name: str, what: str, ours: Side, others: Mapping[Side, str] | Sequence[Side]) -> Case:
-    """Return a case: our rate over that of each other side, which may have a bound."""
+    """Return a case: the ratio of our rate to the rate of each other side, with an optional bound."""
     bounds = dict(others) if isinstance(others, Mapping) else dict.fromkeys(others, "")
 
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
@@ -106,7 +106,7 @@ def _ratio(what: str, ours: Sequence[Cost], name: str, theirs: Sequence[Cost], b
 
 
 def parent_share(name: str, what: str, side: Side, bound: str) -> Case:
-    """Return a case: the part of a core that the parent uses while its workers run at full rate."""
+    """Return a case: the fraction of a core that the parent uses while its workers run at full rate."""
 
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
         costs = rounds([side], pairs=pairs, seconds=seconds, say=say)[side.name]
@@ -116,7 +116,7 @@ def parent_share(name: str, what: str, side: Side, bound: str) -> Case:
 
 
 def duration(name: str, what: str, seconds_of: Callable[[], float], bound: str) -> Case:
-    """Return a case: how long something short takes; one run that fills the file caches does not count."""
+    """Return a case: the time of a short command, after one warm-up run that fills the file caches."""
 
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
         del seconds
@@ -151,7 +151,7 @@ def memory(name: str, what: str, side: Side) -> Case:
 
 
 def ingest(name: str, what: str, kind: str, length: int) -> Case:
-    """Return a case: episodes a second that the parent takes in and writes, of workers that only hand them over."""
+    """Return a case: episodes per second that the parent receives and writes, from workers with ready-made episodes."""
     side = collect("--worker-class", f"benchmarks.synthetic:{kind}", granule=length)
 
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
@@ -280,7 +280,7 @@ CASES: tuple[Case, ...] = (
 
 
 def chosen(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
-    """Return the cases of which a glob matches the name, or a name is a tag; where none is given, all but the peers."""
+    """Return the cases whose name matches a glob or whose tag is in `names`; without names, all but the peers."""
     if not names:
         return [case for case in cases if "peers" not in case.tags]
     return [
@@ -289,7 +289,7 @@ def chosen(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
 
 
 def as_json(figure: Figure) -> dict[str, Any]:
-    """Return a figure as JSON has it."""
+    """Return a figure as a JSON object."""
     return {"what": figure.what, "against": figure.against, **asdict(figure.spread)} | {
         "unit": figure.unit,
         "bound": figure.bound,

@@ -1,7 +1,7 @@
-"""The load of a driver whose episodes stay on other machines: `python -m benchmarks.driver`.
+"""The CPU load of a driver whose episodes stay on other machines: `python -m benchmarks.driver`.
 
-Synthetic actors answer at once with the facts of episodes that nobody ran. So the processor time that is
-measured is what a driver needs, without Ray's own: unpacking replies, leases, order, and cutting segments.
+Simulated actors reply at once with the metadata of episodes that were never run. The measured CPU time is the
+driver's own, without Ray's: unpacking replies, leases, ordering, and cutting segments.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ROWS = 8192  # Of a chunk.
 
 def nowhere() -> Chunk:
     """Refuse to load episodes."""
-    raise NotImplementedError("nobody ran these episodes")
+    raise NotImplementedError("these episodes were never run")
 
 
 class SyntheticPool:
-    """Workers that have run whatever they are leased, each episode with `length` steps; a `Pool`."""
+    """A `Pool` of simulated workers that finish leased episodes at once, each with `length` steps."""
 
     def __init__(self, length: int) -> None:
         self._length, self._generation = length, 0
@@ -84,7 +84,7 @@ SPEC = env_spec_of(gymnasium.make("CartPole-v1"), None)
 
 
 class SyntheticSampler(RaySampler):
-    """A RaySampler whose cluster is synthetic."""
+    """A RaySampler with a simulated cluster."""
 
     length = 0
 
@@ -94,7 +94,7 @@ class SyntheticSampler(RaySampler):
 
 
 def measure(n_actors: int, length: int, n_steps: int) -> float:
-    """Return the driver's seconds for each million steps."""
+    """Return the driver's CPU seconds per million steps."""
     sampler = SyntheticSampler("random", "CartPole-v1", n_workers=n_actors, seed=0)
     sampler.length = length
     schema = DatasetSchema.of(SpaceSchema.of(SPEC), {}, {})
@@ -112,7 +112,7 @@ def measure(n_actors: int, length: int, n_steps: int) -> float:
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description="The load of a driver, by how long episodes are.")
+    parser = argparse.ArgumentParser(description="Measure the CPU load of a driver by episode length.")
     parser.add_argument("--actors", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=100_000_000)
     asked = parser.parse_args()

@@ -1,6 +1,6 @@
-"""The cases of a learner's loop: `python -m benchmarks 'loop-*' 'update-*' 'rows-*'`.
+"""The cases of learners' loops: `python -m benchmarks 'loop-*' 'update-*' 'rows-*'`.
 
-The `rows-*` count steps: they need no quiet machine, and one round is enough.
+The `rows-*` cases count steps, so they do not need an idle machine, and one round is enough.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Rows:
         return f"{self.n_workers} processes of {self.n_envs} rows"
 
     def counts(self, policy: str, n_steps: int, n_calls: int) -> Mapping[str, int]:
-        """Return what `benchmarks.row_counts` counts."""
+        """Return the counts of `benchmarks.row_counts`."""
         words = (policy, self.kind, self.n_workers, self.n_envs, n_steps, n_calls)
         return run(_command("row_counts", *words)).document
 
 
 def rows_busy(pairs: int, seconds: float, say: Say) -> list[Figure]:
-    """Count the rows of a vector step whose step is returned: 22-step episodes, 8,192 steps a call."""
+    """Count the rows per vector step whose step is returned: 22-step episodes, 8,192 steps per call."""
     del seconds
     figures = []
     for rows in (Rows("local", 1, 16), Rows("processes", 2, 8)):
@@ -50,7 +50,7 @@ def rows_busy(pairs: int, seconds: float, say: Say) -> list[Figure]:
 
 
 def rows_returned(pairs: int, seconds: float, say: Say) -> list[Figure]:
-    """Count the share of the run steps that are returned, by rows, length of the episodes and steps a call."""
+    """Measure the fraction of steps that are returned, by rows, episode length and steps per call."""
     del seconds
     figures = []
     for policy, length, n_steps in (("linear", 500, 2_000), ("linear", 500, 16_000), ("random", 22, 2_000)):
@@ -81,7 +81,7 @@ def loop(kind: str, env_id: str, name: str) -> Side:
 
 
 def against_loops(kind: str, title: str, env_id: str, bound: str) -> Case:
-    """Return a case: a sampler's rate over that of a loop with SyncVectorEnv, and that of Stable-Baselines3."""
+    """Return a case: a sampler's rate relative to a loop with SyncVectorEnv and to Stable-Baselines3."""
     short = env_id.partition("-")[0].lower()
     others = {
         loop("sync_vector", env_id, "SyncVectorEnv x16, one process"): bound,

@@ -1,11 +1,11 @@
 """Loops of a learner: each iteration collects 2,048 steps with new parameters.
 
-`python -m benchmarks.learner_loops LOOP ENV STEPS` prints a JSON document with the steps that were collected and the
-`seconds` that they took. What starts only once (workers, imports, the first two iterations) is not in them.
+`python -m benchmarks.learner_loops LOOP ENV STEPS` prints a JSON document with the collected steps and the `seconds`
+that they took, without the start (workers, imports, the first two iterations).
 `python -m benchmarks.learner_loops update KIND SECONDS` prints the times of short calls with and without an update.
 
-All loops use a torch network of 64 x 64 tanh units, 16 environments and one thread for linear algebra. The optimizer is
-left out: in its place every parameter gets a little noise.
+All loops use a torch network of 64 x 64 tanh units, 16 environments and one thread for linear algebra. Instead of an
+optimizer step, a little noise is added to every parameter.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from rollout_cli import LocalSampler, MultiprocessingSampler, Sampler, VecWorker
 
 N_ENVS = 16
 STEPS = 2048
-"""Steps of an iteration, at least."""
+"""Minimum steps of an iteration."""
 
 WARM_UP = 2
-"""Iterations that are not timed."""
+"""Warm-up iterations, which are not timed."""
 
 SHORT_CALL = 20
-"""Steps of a call whose update is timed."""
+"""Steps of a call in the timing of updates."""
 
 Collect = Callable[[], int]
-"""Collects the steps of one iteration; returns how many."""
+"""Collects the steps of one iteration; returns their number."""
 
 
 class Actor(torch.nn.Module):
-    """A 64 x 64 network that gives the distribution of the actions: Categorical or Normal."""
+    """A 64 x 64 network with an action distribution as its output: Categorical or Normal."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__()
@@ -68,13 +68,13 @@ class Actor(torch.nn.Module):
 
 
 def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
-    """Return the environment; a Box of actions is clipped, as Gaussian policies need it."""
+    """Return the environment; Box actions are clipped, since Gaussian policies exceed the bounds."""
     env = gymnasium.make(env_id)
     return gymnasium.wrappers.ClipAction(env) if isinstance(env.action_space, gymnasium.spaces.Box) else env
 
 
 def change(net: torch.nn.Module) -> None:
-    """Change all parameters a little, in place of an optimizer's step."""
+    """Change all parameters a little, instead of an optimizer step."""
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=1e-4)
@@ -98,7 +98,7 @@ def _sampler(kind: type[Sampler], env_id: str, *, n_workers: int) -> tuple[Sampl
 
 
 def sampler_loop(make: Callable[[str], tuple[Sampler, Actor]], env_id: str) -> Collect:
-    """Collect with a sampler that gets a `state_dict` in each iteration."""
+    """Collect with a sampler that receives a `state_dict` in each iteration."""
     sampler, net = make(env_id)
 
     def collect() -> int:
@@ -110,7 +110,7 @@ def sampler_loop(make: Callable[[str], tuple[Sampler, Actor]], env_id: str) -> C
 
 
 def vector_loop(env_id: str) -> Collect:
-    """Collect with gymnasium's SyncVectorEnv, as CleanRL does: arrays [time, environment] of what each step gives."""
+    """Collect with gymnasium's SyncVectorEnv into arrays [time, environment], as CleanRL does."""
     envs = SyncVectorEnv([partial(make_env, env_id)] * N_ENVS)
     net = Actor(make_env(env_id))
     length = STEPS // N_ENVS
@@ -136,7 +136,7 @@ def vector_loop(env_id: str) -> Collect:
 
 
 def sb3_loop(env_id: str) -> Collect:
-    """Collect with PPO of Stable-Baselines3, which also computes values and log-probabilities at each step."""
+    """Collect with Stable-Baselines3's PPO, which also computes values and log-probabilities at each step."""
     from stable_baselines3 import PPO  # noqa: PLC0415  Only this loop needs it.
     from stable_baselines3.common.env_util import make_vec_env  # noqa: PLC0415
 
@@ -160,7 +160,7 @@ LOOPS: dict[str, Callable[[str], Collect]] = {
 
 
 def time_loop(loop: str, env_id: str, n_steps: int) -> dict[str, Any]:
-    """Run iterations until there are `n_steps` steps; return the steps and the seconds."""
+    """Run iterations until `n_steps` steps are collected; return the steps and the seconds."""
     collect = LOOPS[loop](env_id)
     for _ in range(WARM_UP):
         collect()
@@ -172,9 +172,9 @@ def time_loop(loop: str, env_id: str, n_steps: int) -> dict[str, Any]:
 
 
 def time_updates(kind: str, seconds: float) -> dict[str, Any]:
-    """Make calls of 20 steps for this long; return the seconds of those without and with each kind of update.
+    """Make calls of 20 steps for `seconds`; return the times of calls without an update and with each kind.
 
-    The three follow one another: no update, a `state_dict`, a whole module.
+    The calls alternate between no update, a `state_dict`, and a module.
     """
     sampler, net = {"local": local_sampler, "processes": process_sampler}[kind]("CartPole-v1")
     times: dict[str, list[float]] = {"none": [], "state_dict": [], "module": []}
@@ -197,7 +197,7 @@ def time_updates(kind: str, seconds: float) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a loop, or the calls with and without an update."""
+    """Run a loop, or time calls with and without an update."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     match arguments:

@@ -1,8 +1,8 @@
-"""The loops that `rollout` is compared with: they step environments with a policy and record nothing.
+"""The bare loops that `rollout` is compared with: they step environments with a policy and record nothing.
 
 `python -m benchmarks.loops LOOP ENV POLICY SEEDS N_ENVS PROCESSES STEPS` prints a JSON document with the
-steps taken. `SEEDS` is `plain` (episodes are reset without a seed) or `seeded` (each gets one, as `rollout`
-gives it).
+number of steps. `SEEDS` is `plain` (reset episodes without a seed) or `seeded` (with a seed per episode, like
+`rollout`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def single(env_id: str, policy: str, seeds: str, n_envs: int, steps: int) -> Non
 
 
 def batched(env_id: str, policy: str, seeds: str, n_envs: int, steps: int) -> None:
-    """Step `n_envs` environments one after the other, with one call of a torch network for all their actions."""
-    import torch  # noqa: PLC0415  It takes seconds, and the other loops do without it.
+    """Step `n_envs` environments sequentially, with one call of a torch network for all actions."""
+    import torch  # noqa: PLC0415  The import takes seconds, and other loops do not need it.
 
     torch.set_num_threads(1)
     envs = [gymnasium.make(env_id) for _ in range(n_envs)]
@@ -59,7 +59,7 @@ def batched(env_id: str, policy: str, seeds: str, n_envs: int, steps: int) -> No
 
 
 def native(env_id: str, policy: str, seeds: str, n_envs: int, steps: int) -> None:
-    """Step the environment's own vector environment, which resets itself: pure stepping."""
+    """Step the environment's own vector form, which resets itself: the pure stepping rate."""
     del seeds
     envs = gymnasium.make_vec(env_id, num_envs=n_envs, vectorization_mode="vector_entry_point")
     batch = getattr(policies, policy, policies.BatchedMlp)()
@@ -77,14 +77,14 @@ LOOPS: dict[str, Callable[[str, str, str, int, int], None]] = {
 
 
 def main(arguments: list[str]) -> None:
-    """Run the loop in so many processes, each with its share of the steps."""
+    """Run the loop in several processes, and divide the steps among them."""
     loop, env_id, policy, seeds = arguments[:4]
     n_envs, processes, steps = map(int, arguments[4:])
     share = max(1, steps // processes // n_envs) * n_envs
     if processes == 1:
         LOOPS[loop](env_id, policy, seeds, n_envs, share)
     else:
-        # Spawned, since torch's threads do not survive a fork.
+        # Spawn, since torch's threads do not survive a fork.
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
             pool.starmap(LOOPS[loop], [(env_id, policy, seeds, n_envs, share)] * processes, chunksize=1)
     json.dump({"steps": share * processes}, sys.stdout)

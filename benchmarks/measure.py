@@ -1,9 +1,9 @@
-"""Runs commands in turn and returns what they cost.
+"""Measures the time, CPU and memory of commands that run alternately.
 
-A figure is the median over rounds of a ratio between two sides that ran one after the other, so a machine
-that slows down slows both. Start-up does not count: each side of a round runs twice, short and long, and its
-rate is the difference of their steps over the difference of their times. CPU and memory are the kernel's own
-figures (`wait4`).
+A figure is the median over rounds of the ratio between two sides that run alternately, so a slow phase of the
+machine affects both. Start-up time is excluded: each side runs twice per round, short and long, and its rate is
+the difference of their steps divided by the difference of their times. CPU and memory are measured by the
+kernel (`wait4`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SHORT_SHARE = 0.1
-"""The short run's length as a part of the long one's."""
+"""Length of the short run as a fraction of the long run's."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ONE_THREAD_EACH = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -35,12 +35,12 @@ class CommandError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one run of a command cost.
+    """The cost of one run of a command.
 
     Attributes:
         wall: Seconds from its start to the end of its first process.
         cpu_main: CPU seconds of its first process.
-        cpu_others: CPU seconds of all other processes that it started.
+        cpu_others: CPU seconds of all other processes of the command.
         peak: Peak resident bytes of the largest process.
         document: The JSON object that it printed.
     """
@@ -53,15 +53,15 @@ class Usage:
 
 
 def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Usage:
-    """Run a command to its end, with one thread for linear algebra in each of its processes.
+    """Run a command and return its cost; each of its processes uses one thread for linear algebra.
 
     Raises:
-        CommandError: If it fails.
+        CommandError: If the command fails.
     """
-    # Workers are children of a fork server. This process inherits them when that has ended, and so learns
-    # their cost.
+    # Workers are children of a fork server. When it ends, this process becomes their parent, and `wait4`
+    # returns their cost.
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise CommandError("the processes of a run can be followed to their end on Linux only")
+        raise CommandError("benchmarks need Linux to wait for all processes of a run")
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         started = time.perf_counter()
         variables = {**os.environ, **_ONE_THREAD_EACH, **(environment or {})}
@@ -106,7 +106,7 @@ def _reap_orphans() -> list[resource.struct_rusage]:
 
 
 def _document(text: str) -> dict[str, Any]:
-    """Return the JSON object that is all of the output, or its last line; an empty one where there is none."""
+    """Return the JSON object that is the complete output or its last line, or an empty object if neither is."""
     for candidate in (text, (text.strip().splitlines() or [""])[-1]):
         try:
             found = json.loads(candidate)
@@ -119,15 +119,15 @@ def _document(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One thing that is measured.
+    """One side of a comparison: a command to measure.
 
     Attributes:
-        name: What the table calls it.
-        command: Gives the command for a number of steps and an output folder; it prints JSON with the `steps`
-            taken.
+        name: The name in the table.
+        command: Returns the command for a number of steps and an output folder; the command prints JSON with
+            the `steps` taken.
         granule: Steps are multiples of this.
-        self_timed: Whether the document has the `seconds` from the first step to the end of saving; then one
-            run a round is enough.
+        self_timed: True if the document has the `seconds` from the first step to the end of saving; then one
+            run per round is enough.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the steps of one round cost: those of the long run beyond the short one."""
+    """The cost of the steps of one round: the long run minus the short run."""
 
     steps: int
     wall: float
@@ -147,17 +147,17 @@ class Cost:
 
     @property
     def rate(self) -> float:
-        """Return steps a second."""
+        """Return steps per second."""
         return self.steps / self.wall
 
     @property
     def parent_share(self) -> float:
-        """Return the part of a core that the first process used."""
+        """Return the fraction of a core that the first process used."""
         return self.cpu_main / self.wall
 
 
 def take(side: Side, steps: int) -> Usage:
-    """Run a side once for so many steps, rounded to its granule; its output is removed."""
+    """Run a side once for `steps`, rounded to a multiple of its granule, and delete its output."""
     with tempfile.TemporaryDirectory() as folder:
         return run(side.command(max(1, round(steps / side.granule)) * side.granule, Path(folder) / "out"))
 
@@ -170,14 +170,16 @@ def cost(side: Side, steps: int) -> Cost:
     short, long = take(side, round(steps * SHORT_SHARE)), take(side, steps)
     taken = int(long.document["steps"]) - int(short.document["steps"])
     if taken <= 0 or long.wall <= short.wall:
-        raise CommandError(f"{side.name}: the runs are too short to tell apart; give more --seconds")
+        raise CommandError(
+            f"{side.name}: the long run was not slower than the short one; pass more --seconds"
+        )
     return Cost(
         taken, long.wall - short.wall, long.cpu_main - short.cpu_main, long.cpu_others - short.cpu_others
     )
 
 
 def steps_for(side: Side, seconds: float) -> int:
-    """Return about how many steps a side takes in so many seconds, found by runs that double."""
+    """Estimate the number of steps that a side takes in `seconds`, by doubling the length of runs."""
     start = 0.0 if side.self_timed else take(side, side.granule).wall
     steps = max(1000, side.granule)
     while True:
@@ -191,7 +193,7 @@ def steps_for(side: Side, seconds: float) -> int:
 def rounds(
     sides: Sequence[Side], *, pairs: int, seconds: float, say: Callable[[str], None]
 ) -> dict[str, list[Cost]]:
-    """Run all sides in turn (A B A B …), `pairs` times; return the costs of each by its name."""
+    """Run all sides alternately (A B A B …), `pairs` times, and return the costs of each side by name."""
     steps = {side.name: steps_for(side, seconds) for side in sides}
     costs: dict[str, list[Cost]] = {side.name: [] for side in sides}
     for turn in range(1, pairs + 1):
@@ -204,7 +206,7 @@ def rounds(
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of some figures, with the least and the greatest."""
+    """The median, minimum and maximum of some figures."""
 
     median: float
     low: float

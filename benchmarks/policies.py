@@ -1,7 +1,7 @@
 """The policies that both sides of a comparison run: as functions of one observation, and in batches.
 
-The command line takes them as `benchmarks.policies:linear` and so on; the bare loops import them. Torch is
-imported only by what needs it.
+The command line accepts them as `benchmarks.policies:linear` etc.; the bare loops import them. Only the policies
+that need torch import it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 BALANCING = np.array([0.1, 0.3, 1.2, 0.8], np.float32)
-"""Push right where this times (place, speed, angle, angular speed) is positive: CartPole then lasts its 500 steps."""
+"""Weights of (position, velocity, angle, angular velocity). Pushing right if the sum is positive lasts 500 steps."""
 
 WIDTH = 64
 
@@ -37,7 +37,7 @@ class BatchedLinear:
 
 
 def _balancing_layers() -> tuple[Array, Array, Array]:
-    """Return the weights of a 4-64-64-2 tanh network that balances: random layers, the last fitted to `linear`."""
+    """Return the weights of a 4-64-64-2 tanh network that balances: random layers, and the last fitted to `linear`."""
     rng = np.random.default_rng(0)
     first = (rng.standard_normal((4, WIDTH)) * 0.5).astype(np.float32)
     second = (rng.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
@@ -70,7 +70,7 @@ class BatchedMlp:
 
 def torch_mlp() -> Any:
     """Return an untrained 64 x 64 network that gives logits for two actions; sampled, episodes last about 22 steps."""
-    import torch  # noqa: PLC0415  It takes seconds and most cases do without it.
+    import torch  # noqa: PLC0415  The import takes seconds and most cases do not need it.
 
     torch.manual_seed(0)
     net = torch.nn.Sequential(

@@ -1,4 +1,4 @@
-"""Environments that report on who steps them: one notes when its first episode ended, one only sleeps."""
+"""Environments for measurements: one records the time of its first episode's end, and one only sleeps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 NOTE = "ROLLOUT_BENCHMARKS_NOTE"
-"""The environment variable with the path of the file that gets the time."""
+"""The environment variable with the path of the file for the time."""
 
 
 class _FirstEnd(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Writes the monotonic clock, which all processes of a machine share, when an episode first ends."""
+    """Writes the monotonic clock, which all processes of a machine share, when the first episode ends."""
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
@@ -32,7 +32,7 @@ class _FirstEnd(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def first_episode() -> gymnasium.Env[Any, Any]:
-    """Return CartPole with the note on top."""
+    """Return CartPole wrapped to record the time of the first end."""
     return _FirstEnd(gymnasium.make("CartPole-v1"))
 
 
@@ -40,7 +40,7 @@ SLEEP_SECONDS = 0.01
 
 
 class Sleeping(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
-    """Sleeps at each step, as an environment does that waits for a simulator; an episode has 50 steps."""
+    """Sleeps at each step, like an environment that waits for a simulator; an episode has 50 steps."""
 
     observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
     action_space = spaces.Discrete(2)

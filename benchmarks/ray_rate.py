@@ -1,6 +1,6 @@
-"""RaySampler beside MultiprocessingSampler on one machine, with a dataset: `python -m benchmarks.ray_rate`.
+"""RaySampler against MultiprocessingSampler on one machine, with a dataset: `python -m benchmarks.ray_rate`.
 
-Both have two workers that have started; they take turns, so a machine that slows down slows both.
+Both have two started workers; they run alternately, so a slow phase of the machine affects both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rollout_cli.policies.source import policy_source
 
 
 def steps_per_second(sampler: Sampler, n_steps: int, folder: Path) -> float:
-    """Collect to a dataset; return the rate, from the call to the end of the last file."""
+    """Collect a dataset; return the rate, from the call until the last file is written."""
     began, collected = time.perf_counter(), 0
     write = partial(sampler.segment_runner().run, write_segment)
     output, settings = (
@@ -40,7 +40,7 @@ def steps_per_second(sampler: Sampler, n_steps: int, folder: Path) -> float:
 def main() -> None:
     """Print the ratio of each round, and their median."""
     parser = argparse.ArgumentParser(
-        description="The rate of RaySampler over that of MultiprocessingSampler."
+        description="Measure the rate of RaySampler relative to MultiprocessingSampler."
     )
     parser.add_argument("env", nargs="?", default="CartPole-v1")
     parser.add_argument("--steps", type=int, default=1_000_000)

@@ -1,6 +1,6 @@
-"""What reads a dataset in a case of reading: `python -m benchmarks.read_loops MODE KIND STEPS OUTPUT`.
+"""Loops that read a dataset in the reading cases: `python -m benchmarks.read_loops MODE KIND STEPS OUTPUT`.
 
-It prints what the drivers of other tools print.
+Its output has the format of the other tools' drivers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH, WINDOW = 256, 20
 
 
 def prepared(name: str) -> Path:
-    """Return a dataset of a kind of episodes, written when it is first asked for."""
+    """Return a dataset of a kind of episodes, which the first call writes."""
     path, kind = cache() / name, KINDS[name]
     if path.is_dir():
         return path
@@ -63,7 +63,7 @@ def prepared(name: str) -> Path:
 
 
 def episodes(name: str, steps: int, clock: Clock) -> int:
-    """Read whole episodes in order, over and over."""
+    """Read complete episodes in order, repeatedly."""
     dataset, taken = load(prepared(name)), 0
     with clock:
         while taken < steps:
@@ -76,13 +76,13 @@ def episodes(name: str, steps: int, clock: Clock) -> int:
 
 
 def read_all(episode: Episode) -> tuple[Any, ...]:
-    """Ask for all fields of an episode."""
+    """Access all fields of an episode."""
     flags = episode.terminated, episode.truncated
     return (episode.observations, episode.actions, episode.rewards, episode.last_observation, *flags)
 
 
 def items(name: str, count: int, clock: Clock) -> int:
-    """Read so many episodes at random places; all row groups are in memory."""
+    """Read episodes at random indices; all row groups are in memory."""
     dataset = load(prepared(name))
     for episode in dataset:
         read_all(episode)
@@ -94,12 +94,12 @@ def items(name: str, count: int, clock: Clock) -> int:
 
 
 def transitions(name: str, steps: int, clock: Clock) -> int:
-    """Take batches of random transitions."""
+    """Read batches of random transitions."""
     return _take(load(prepared(name)).transitions(), steps // BATCH, BATCH, clock)
 
 
 def windows(name: str, steps: int, clock: Clock) -> int:
-    """Take batches of random windows, none of them padded."""
+    """Read batches of random windows without padding."""
     return _take(
         load(prepared(name)).windows(WINDOW, pad=None), steps // BATCH // WINDOW, BATCH * WINDOW, clock
     )
@@ -115,7 +115,7 @@ def _take(flat_dataset: Any, batches: int, steps: int, clock: Clock) -> int:
 
 
 def numpy_transitions(name: str, steps: int, clock: Clock) -> int:
-    """Take the same rows of plain arrays."""
+    """Read the same rows from plain arrays with `take`."""
     columns, rng = (
         [values for key, values in flat(KINDS[name]).items() if key != "episodes"],
         np.random.default_rng(0),
@@ -128,7 +128,7 @@ def numpy_transitions(name: str, steps: int, clock: Clock) -> int:
 
 
 def numpy_windows(name: str, steps: int, clock: Clock) -> int:
-    """Take windows of plain arrays, from their first rows on."""
+    """Read windows from plain arrays with `take`; `starts` are their first rows."""
     kind, rng = KINDS[name], np.random.default_rng(0)
     arrays = flat(kind)
     columns = [arrays[key] for key in ("observations", "actions", "rewards")]
@@ -142,7 +142,7 @@ def numpy_windows(name: str, steps: int, clock: Clock) -> int:
 
 
 def opened(name: str, count: int, clock: Clock) -> int:
-    """Open a dataset so many times, after a first time that loads the libraries."""
+    """Open a dataset repeatedly, after a first call that imports the libraries."""
     path = prepared(name)
     load(path)
     with clock:
@@ -152,21 +152,21 @@ def opened(name: str, count: int, clock: Clock) -> int:
 
 
 def stream(name: str, steps: int, clock: Clock) -> int:
-    """Read the whole dataset once, an episode at a time."""
+    """Read the complete dataset once, an episode at a time."""
     del steps
     with clock:
         return sum(len(read_all(episode)[2]) for episode in load(prepared(name)))
 
 
 def shuffled(name: str, steps: int, clock: Clock) -> int:
-    """Read the whole dataset once, in shuffled batches."""
+    """Read the complete dataset once, in shuffled batches."""
     del steps
     with clock:
         return sum(len(batch["rewards"]) for batch in load(prepared(name)).iter_batches(BATCH, shuffle=0))
 
 
 def in_memory(name: str, steps: int, clock: Clock) -> int:
-    """Hold all transitions in memory."""
+    """Load all transitions into memory."""
     del steps
     with clock:
         return len(load(prepared(name)).transitions())

@@ -1,6 +1,6 @@
-"""The cases of reading: `python -m benchmarks reading`.
+"""The reading cases: `python -m benchmarks reading`.
 
-Each side is a process that makes or opens its own form of the same episodes first, and times the rest.
+Each side is a process that first creates or opens the same episodes in its own format, and times only the reading.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def _command(mode: str, kind: str, steps: int, output: Path) -> list[str]:
 
 
 def theirs(name: str, kind: str) -> Side:
-    """Return the side of another tool."""
+    """Return a side that runs another tool."""
     peer = next(peer for peer in READERS if peer.name == name)
     return Side(peer.title, lambda steps, output: command_of(peer, kind, steps, output), self_timed=True)
 
 
 def against(name: str, what: str, mode: str, kind: str, others: dict[Side, str]) -> Case:
-    """Return a case: our rate over that of other sides."""
+    """Return a case: the ratio of our rate to the rate of each other side."""
     case = ratio(f"reading-{name}", what, ours(mode, kind), others)
     peers = any(side.name != "numpy" for side in others)
     return Case(case.name, case.measure, tags=("reading", "peers") if peers else ("reading",))
@@ -48,13 +48,13 @@ def _seconds(mode: str, kind: str, count: int) -> float:
 
 
 def each(name: str, what: str, mode: str, kind: str, *, count: int, bound: str) -> Case:
-    """Return a case: the seconds of one of so many."""
+    """Return a case: the seconds per operation."""
     case = duration(f"reading-{name}", what, partial(_seconds, mode, kind, count), bound)
     return Case(case.name, case.measure, tags=("reading",))
 
 
 def peak(name: str, what: str, mode: str, kind: str, bound: str) -> Case:
-    """Return a case: the peak memory of a process that reads a whole dataset once."""
+    """Return a case: the peak memory of a process that reads a complete dataset once."""
 
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
         del pairs, seconds

@@ -1,6 +1,6 @@
-"""Counts the steps that a sampler of CartPole runs and returns.
+"""Counts the steps that a CartPole sampler runs and returns.
 
-`python -m benchmarks.row_counts POLICY SAMPLER WORKERS ROWS STEPS CALLS` makes a new sampler, calls its
+`python -m benchmarks.row_counts POLICY SAMPLER WORKERS ROWS STEPS CALLS` creates a sampler, calls its
 `obtain_samples` for STEPS steps CALLS times in sequence, and prints a JSON document. POLICY is `random` or `linear`,
 SAMPLER `local` or `processes`.
 """
@@ -23,7 +23,7 @@ from rollout_cli.policies.random import RandomPolicy
 
 
 class Counter:
-    """Counts in a file of its own, which outlives its process. A copy counts in another file."""
+    """A counter in a file, which survives its process. A copy of the counter uses another file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,7 +41,7 @@ class Counter:
 
 
 def counted(folder: Path) -> int:
-    """Return the sum of all counters of a folder."""
+    """Return the sum of all counters in a folder."""
     return sum(int(np.fromfile(path, np.int64)[0]) for path in folder.iterdir())
 
 
@@ -91,7 +91,7 @@ POLICIES: dict[str, Callable[[Counter], Any]] = {"random": CountedRandom, "linea
 def count(
     policy: str, kind: str, *, n_workers: int, n_envs: int, n_steps: int, n_calls: int
 ) -> dict[str, int]:
-    """Return the steps that were returned and run, and the row steps: those of all rows, at rest or not."""
+    """Return the numbers of returned steps, of run steps, and of row steps, which include idle rows."""
     with tempfile.TemporaryDirectory() as calls, tempfile.TemporaryDirectory() as steps:
         sampler = SAMPLERS[kind](
             POLICIES[policy](Counter(Path(calls))),

@@ -1,6 +1,6 @@
-"""Workers that hand over ready-made episodes, to find how fast the parent takes them in (`--worker-class`).
+"""Workers that return ready-made episodes, to measure how fast the parent receives them (`--worker-class`).
 
-Everything else is the product's own: processes, leases, channels, order, dataset.
+All other parts are real: processes, leases, channels, ordering, dataset.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _GROUP_ROWS = 8192
 
 
 class SyntheticWorker(DefaultWorker):
-    """Gives its ready-made episodes again and again, under the numbers that it is assigned."""
+    """Returns the same ready-made episodes repeatedly, under its assigned numbers."""
 
     observation_space: ClassVar[spaces.Box]
     length: ClassVar[int]
 
     def worker_init(self) -> None:
-        """Make as many episodes as a worker sends in one message."""
+        """Create as many episodes as a worker sends in one message."""
         self._group = -(-_GROUP_ROWS // self.length) if self.observation_space is _VECTOR else 1
         self._ready_made = _episodes(self.observation_space, self._group, self.length, self.worker_number)
         self._numbers: list[int] = []
@@ -39,24 +39,24 @@ class SyntheticWorker(DefaultWorker):
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Return the spaces of its episodes."""
+        """Return the spaces of the episodes."""
         return EnvSpec(self.observation_space, spaces.Discrete(2), self.length)
 
     def assign(self, numbers: Iterable[range]) -> None:
-        """Add numbers to hand over."""
+        """Add episode numbers to return."""
         self._numbers_left.extend(chain.from_iterable(numbers))
 
     def retract(self, *, above: int | None) -> None:
-        """Drop the numbers above `above`; where it is None, all of them."""
+        """Drop the numbers above `above`, or all numbers if it is None."""
         self._numbers_left = deque(n for n in self._numbers_left if above is not None and n <= above)
 
     @property
     def has_work(self) -> bool:
-        """Return whether a number waits."""
+        """Return True if a number waits."""
         return bool(self._numbers_left)
 
     def advance(self, deadline: float, enough: float = math.inf) -> None:
-        """Finish as many numbers as go into one message."""
+        """Finish as many numbers as fit into one message."""
         del deadline, enough
         while self._numbers_left and len(self._numbers) < self._group:
             self._numbers.append(self._numbers_left.popleft())
@@ -124,7 +124,7 @@ def _episodes(space: spaces.Box, count: int, length: int, seed: int) -> Chunk:
 def _observations(space: spaces.Box, rows: int, rng: np.random.Generator) -> Any:
     if space.dtype != np.uint8:
         return rng.standard_normal((rows, *space.shape)).astype(space.dtype)
-    # A flat ground and a square that wanders: a game's frames, unlike noise, can be compressed.
+    # A plain background and a moving square: compressible like game frames, unlike noise.
     frames = np.full((rows, *space.shape), 87, np.uint8)
     for frame, (top, left) in zip(frames, rng.integers(0, 120, (rows, 2)), strict=True):
         frame[top : top + 16, left : left + 16] = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)

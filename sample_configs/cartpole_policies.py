@@ -1,4 +1,4 @@
-"""Two controllers of CartPole that stand for two checkpoints of one training run."""  # noqa: INP001
+"""Two CartPole controllers that represent two checkpoints of one training run."""  # noqa: INP001
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 
 class Expert:
-    """Pushes the cart below the pole, with noise that stands for the sampling of a trained policy.
+    """Keeps the cart under the pole, with noise that represents the sampling of a trained policy.
 
     Args:
-        noise: Its standard deviation, in the unit of the pole's tilt and turn.
+        noise: Standard deviation of the noise added to the control signal.
     """
 
     def __init__(self, noise: float = 0.4) -> None:
@@ -27,7 +27,7 @@ class Expert:
 
 
 class Medium(Expert):
-    """The same controller, earlier in its training: it makes about a third of the expert's return."""
+    """The same controller with more noise, like an earlier checkpoint: about a third of the expert's return."""
 
     def __init__(self) -> None:
         super().__init__(noise=0.75)

@@ -1,4 +1,4 @@
-"""An environment of one's own, as a plain gymnasium.Env: a walk on a grid to a goal."""  # noqa: INP001
+"""A custom environment as a plain gymnasium.Env: walk on a grid to a goal."""  # noqa: INP001
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MOVES = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
 
 
 class GridWalk(gymnasium.Env[Any, np.int64]):
-    """Reach the goal on a square grid; each step costs 0.01, the goal pays 1.
+    """Reach the goal on a square grid; each step has reward -0.01, the goal 1.
 
     Args:
-        size: Cells on a side.
+        size: Number of cells per side.
     """
 
     def __init__(self, size: int = 5) -> None:
@@ -32,7 +32,7 @@ class GridWalk(gymnasium.Env[Any, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Put agent and goal on two different cells."""
+        """Place the agent and the goal on two different cells."""
         super().reset(seed=seed, options=options)
         first, second = self.np_random.choice(self.size**2, 2, replace=False)
         self.agent = np.array(divmod(first, self.size), np.int64)
@@ -40,7 +40,7 @@ class GridWalk(gymnasium.Env[Any, np.int64]):
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Move one cell, unless the wall is there."""
+        """Move one cell, or stay if a wall is in the way."""
         self.agent = np.clip(self.agent + _MOVES[int(action)], 0, self.size - 1)
         distance = int(np.abs(self.agent - self.goal).sum())
         reached = distance == 0

@@ -1,4 +1,4 @@
-"""A small environment whose observations are RGB images: catch the falling ball with the paddle."""  # noqa: INP001
+"""A small environment with RGB image observations: catch the falling ball with the paddle."""  # noqa: INP001
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Image = npt.NDArray[np.uint8]
 
 
 class Catch(gymnasium.Env[Image, np.int64]):
-    """The ball falls one row a step; the paddle moves left, stays, or moves right. An episode ends at the floor.
+    """The ball falls one row per step; the paddle moves left, stays, or moves right. The episode ends at the floor.
 
     Args:
-        size: Pixels on a side.
+        size: Number of pixels per side.
     """
 
     def __init__(self, size: int = 24) -> None:
@@ -28,14 +28,14 @@ class Catch(gymnasium.Env[Image, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Image, dict[str, Any]]:
-        """Drop a new ball."""
+        """Place the ball and the paddle in random columns."""
         super().reset(seed=seed, options=options)
         self.row = 0
         self.ball, self.paddle = (int(column) for column in self.np_random.integers(self.size, size=2))
         return self._image(), {}
 
     def step(self, action: np.int64) -> tuple[Image, float, bool, bool, dict[str, Any]]:
-        """Let the ball fall, and move the paddle."""
+        """Move the ball down one row, and move the paddle."""
         self.row += 1
         self.paddle = int(np.clip(self.paddle + int(action) - 1, 0, self.size - 1))
         landed = self.row == self.size - 1

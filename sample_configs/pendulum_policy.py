@@ -1,4 +1,4 @@
-"""A behaviour policy for Pendulum-v1: swing up by energy, balance at the top, and explore around both."""  # noqa: INP001
+"""A behavior policy for Pendulum-v1: energy-based swing-up, balancing at the top, and noise."""  # noqa: INP001
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 _NEAR_TOP = 0.9
-"""The cosine from which balancing takes over from swinging up."""
+"""Cosine of the angle above which the controller balances instead of swinging up."""
 
 
 class NoisyController:
-    """Needs no training, and shows what a policy may have: a generator of its own, and infos beside its actions."""
+    """Demonstrates a policy with a random generator, and with infos in addition to its actions."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng()
@@ -20,7 +20,7 @@ class NoisyController:
     def get_action(
         self, observation: npt.NDArray[np.float32]
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        """Return a torque, and the torque before noise was added."""
+        """Return a noisy torque, and the torque without noise as an info."""
         cosine, sine, velocity = observation
         missing_energy = 15.0 - (0.5 * velocity**2 + 15.0 * cosine)
         pushes = 2.0 if missing_energy * velocity >= 0.0 else -2.0

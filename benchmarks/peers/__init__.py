@@ -1,9 +1,8 @@
-"""Other tools that collect: each has a driver script that names its packages (PEP 723) and runs in an environment of its own.
+"""Other tools that collect: each has a driver script with dependencies (PEP 723) and a separate virtual environment.
 
-`python -m benchmarks.peers install [NAMES]` makes the environments below `~/.cache/rollout-peers`
-(`$ROLLOUT_BENCHMARKS_CACHE` moves them), `python -m benchmarks.peers check [NAMES]` runs each driver for a
-moment.
-"""  # noqa: E501
+`python -m benchmarks.peers install [NAMES]` creates the virtual environments in `~/.cache/rollout-peers`, or in
+`$ROLLOUT_BENCHMARKS_CACHE`; `python -m benchmarks.peers check [NAMES]` runs each driver briefly.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ class Peer:
         title: Its name in the table.
         script: Its driver, a module of this folder.
         mode: The driver's first argument.
-        saves: How it saves what it collected; a tool that cannot save keeps the rows in memory.
+        saves: How it saves the collected steps; tools without a recorder keep them in memory.
         policies: The policies that it is measured with.
-        vector: Whether it steps several environments at once.
+        vector: True if it steps several environments at once.
     """
 
     name: str
@@ -90,7 +89,7 @@ READERS = (
     Peer("tianshou-transitions", "tianshou", "tianshou_reading", "transitions", "", ("cartpole",)),
     Peer("tianshou-windows", "tianshou", "tianshou_reading", "windows", "", ("cartpole",)),
 )
-"""Other tools that read, by kind of episode (`benchmarks.arrays`) in place of a policy."""
+"""Other tools that read; `policies` are kinds of episodes (`benchmarks.arrays`)."""
 
 
 def environment_of(peer: Peer) -> Path:
@@ -100,7 +99,7 @@ def environment_of(peer: Peer) -> Path:
 
 
 def requirements_of(peer: Peer) -> list[str]:
-    """Return the packages that the peer's driver names, in the order in which they are to be installed."""
+    """Return the dependencies of the peer's driver, in the order of installation."""
     found = _BLOCK.search((FOLDER / f"{peer.script}.py").read_text(encoding="utf-8"))
     assert found is not None, f"{peer.script}.py names no packages"
     body = "".join(
@@ -110,6 +109,6 @@ def requirements_of(peer: Peer) -> list[str]:
 
 
 def command_of(peer: Peer, policy: str, steps: int, output: Path) -> list[str]:
-    """Return the command that collects at least so many steps and saves them in a folder."""
+    """Return the command that collects at least `steps` steps and saves them in a folder."""
     python = environment_of(peer) / "bin" / "python"
     return [str(python), "-m", f"benchmarks.peers.{peer.script}", peer.mode, policy, str(steps), str(output)]

@@ -13,7 +13,7 @@ from benchmarks.peers import PEERS, READERS, Peer, command_of, environment_of, r
 
 
 def install(peer: Peer) -> None:
-    """Make the peer's environment, one package after the other, so that torch's build is never replaced."""
+    """Create the peer's virtual environment; install packages one at a time, to keep the installed torch build."""
     folder = environment_of(peer)
     if (folder / "installed").exists():
         return
@@ -33,7 +33,7 @@ def check(peer: Peer) -> None:
 
 
 def main(action: str, names: list[str]) -> int:
-    """Do it for the peers of these names, or for all."""
+    """Install or check the named peers, or all peers."""
     failed = False
     for peer in (*PEERS, *READERS):
         if names and peer.name not in names:

@@ -1,4 +1,4 @@
-"""What the drivers share. A driver collects, saves, and prints one line of JSON: steps, seconds, version."""
+"""The common code of the drivers. A driver collects, saves, and prints one line of JSON: steps, seconds, version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENV_ID = "CartPole-v1"
 
 
 class Clock:
-    """Times what happens inside a `with`: the steps and the saving, without imports and the start of processes."""
+    """Times the body of a `with` statement: steps and saving, without imports and the start of processes."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -41,17 +41,17 @@ def chooser(policy: str) -> Callable[[Array], Array]:
 
 
 Collect = Callable[[str, int, Path, Clock], int]
-"""Collects at least so many steps with a policy, saves them in a folder, and returns how many it took."""
+"""Collects at least a number of steps with a policy, saves them in a folder, and returns the actual number."""
 
 
 def read(mode: Callable[[str, int, Clock], int], kind: str, steps: int, output: Path, clock: Clock) -> int:
-    """Run a mode that reads episodes of a kind; it needs no output folder."""
+    """Run a mode that reads episodes of a kind; `output` is unused."""
     del output
     return mode(kind, steps, clock)
 
 
 def main(package: str, modes: Mapping[str, Collect]) -> None:
-    """Run the mode that the command line names: `MODE POLICY STEPS OUTPUT`."""
+    """Run the mode on the command line: `MODE POLICY STEPS OUTPUT`."""
     mode, policy, steps, output = sys.argv[1:5]
     Path(output).mkdir(parents=True, exist_ok=True)
     clock = Clock()

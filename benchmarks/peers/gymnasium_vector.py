@@ -31,14 +31,14 @@ def _collect(envs: AsyncVectorEnv | SyncVectorEnv, policy: str, steps: int, cloc
 
 
 def run_sync(policy: str, steps: int, output: Path, clock: Clock) -> int:
-    """Step 256 environments one after the other in this process."""
+    """Step 256 environments sequentially in this process."""
     del output
     make = [functools.partial(gymnasium.make, ENV_ID)] * 256
     return _collect(SyncVectorEnv(make, autoreset_mode=AutoresetMode.SAME_STEP), policy, steps, clock)
 
 
 def run_async(policy: str, steps: int, output: Path, clock: Clock) -> int:
-    """Step 16 environments in processes of their own, with shared memory for observations."""
+    """Step 16 environments, each in a separate process, with shared memory for observations."""
     del output
     make = [functools.partial(gymnasium.make, ENV_ID)] * 16
     return _collect(AsyncVectorEnv(make, autoreset_mode=AutoresetMode.SAME_STEP), policy, steps, clock)

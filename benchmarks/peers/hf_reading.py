@@ -16,7 +16,7 @@ COLUMNS = ["observation", "action", "reward", "terminated", "truncated"]
 
 
 def episodes(name: str, steps: int, clock: Clock) -> int:
-    """Read the rows of one episode after the other, in order."""
+    """Read episodes in order, all rows of an episode at once."""
     folder, kind, taken = cache() / f"hf-{name}", KINDS[name], 0
     if not folder.exists():
         files = sorted(map(str, (cache() / name / "data").rglob("*.parquet")))

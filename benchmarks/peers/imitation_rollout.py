@@ -18,7 +18,7 @@ from benchmarks.peers.driver import ENV_ID, Clock, chooser, main
 
 
 def run(policy: str, steps: int, output: Path, clock: Clock) -> int:
-    """Collect whole episodes in 64 environments with at least as many steps, and save them."""
+    """Collect complete episodes in 64 environments with at least `steps` steps, and save them."""
     envs = DummyVecEnv([functools.partial(gymnasium.make, ENV_ID)] * 64)
     choose = chooser(policy)
 
@@ -27,7 +27,7 @@ def run(policy: str, steps: int, output: Path, clock: Clock) -> int:
 
     until = rollout.make_sample_until(min_timesteps=steps)
     with clock:
-        # Infos would be kept as a dictionary a step; the comparison is without them.
+        # Infos would be stored as one dictionary per step; the comparison excludes them.
         rng = np.random.default_rng()
         episodes = rollout.rollout(act, envs, until, rng=rng, unwrap=False, exclude_infos=True, verbose=False)
         serialize.save(output / "episodes", episodes)

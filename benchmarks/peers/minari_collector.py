@@ -1,4 +1,4 @@
-"""Minari's DataCollector: one process, which records as it steps, and makes a dataset of it at the end."""
+"""Minari's DataCollector: one process, which records while it steps, and creates a dataset when it ends."""
 # /// script
 # dependencies = ["minari[create,hdf5]", "pillow"]
 # ///
@@ -15,9 +15,9 @@ from benchmarks.policies import linear
 
 
 def run(policy: str, steps: int, output: Path, clock: Clock) -> int:
-    """Record whole episodes with at least as many steps as HDF5."""
+    """Record complete episodes with at least `steps` steps as HDF5."""
     os.environ["MINARI_DATASETS_PATH"] = str(output)
-    # It reads the path when it is imported.
+    # Minari reads the path when it is imported.
     from minari import DataCollector  # noqa: PLC0415
 
     env = DataCollector(gymnasium.make(ENV_ID), data_format="hdf5")

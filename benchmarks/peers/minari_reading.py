@@ -16,10 +16,10 @@ from benchmarks.peers.driver import Clock, main, read
 
 
 def episodes(name: str, steps: int, clock: Clock) -> int:
-    """Read whole episodes in order; a dataset is made when it is first asked for."""
+    """Read complete episodes in order; the first call creates the dataset."""
     folder, kind = cache() / f"minari-{name}", KINDS[name]
     os.environ["MINARI_DATASETS_PATH"] = str(folder)
-    # It reads the path when it is imported.
+    # Minari reads the path when it is imported.
     import minari  # noqa: PLC0415
     from minari.data_collector import EpisodeBuffer  # noqa: PLC0415
 

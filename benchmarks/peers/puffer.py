@@ -31,7 +31,7 @@ def run(policy: str, steps: int, output: Path, clock: Clock) -> int:
     observations, _ = envs.reset(seed=0)
     with clock:
         for _ in range(-(-steps // N_ENVS)):
-            observations = observations.copy()  # A view of memory that the next step overwrites.
+            observations = observations.copy()  # The next step overwrites this memory.
             actions = choose(observations)
             following, rewards, terminated, truncated, _ = envs.step(actions)
             rows.append((observations, actions, rewards.copy(), terminated.copy(), truncated.copy()))

@@ -24,7 +24,7 @@ N_RUNNERS = 2
 
 
 def run(policy: str, steps: int, output: Path, clock: Clock) -> int:
-    """Let each runner sample with random actions and write its episodes, in one call: each call writes one file."""
+    """Sample with random actions in each runner and write its episodes, with one call, which writes one file."""
     del policy
     ray.init(num_cpus=N_RUNNERS + 1, include_dashboard=False, log_to_driver=False)
     config = (
@@ -47,7 +47,7 @@ def run(policy: str, steps: int, output: Path, clock: Clock) -> int:
         taken: int = sum(runners.foreach_env_runner(sample, local_env_runner=False, timeout_seconds=None))
     ray.shutdown()
     if not any(output.rglob("*.parquet")):
-        # It logs a failed write and goes on.
+        # RLlib logs a failed write and continues.
         raise RuntimeError("RLlib wrote nothing")
     return taken
 

@@ -40,14 +40,14 @@ def _collect(envs: Any, policy: str, steps: int, output: Path, clock: Clock) -> 
 
 
 def run_dummy(policy: str, steps: int, output: Path, clock: Clock) -> int:
-    """Step 256 environments one after the other in this process."""
+    """Step 256 environments sequentially in this process."""
     return _collect(
         DummyVecEnv([functools.partial(gymnasium.make, ENV_ID)] * 256), policy, steps, output, clock
     )
 
 
 def run_subproc(policy: str, steps: int, output: Path, clock: Clock) -> int:
-    """Step 8 environments in processes of their own."""
+    """Step 8 environments, each in a separate process."""
     return _collect(
         SubprocVecEnv([functools.partial(gymnasium.make, ENV_ID)] * 8), policy, steps, output, clock
     )

@@ -1,4 +1,4 @@
-"""Layer 4: workers run one policy in one or more environments and record the episodes that they are given.
+"""Layer 4: workers run one policy in one or more environments and record the assigned episodes.
 
-They know nothing of other workers, messages or files.
+They do not depend on other workers, messages or files.
 """

@@ -1,7 +1,7 @@
-"""What a vector environment or batched policy gives for n rows, as checked arrays and typed columns.
+"""Checked arrays and typed columns from the results of vector environments and batched policies for n rows.
 
-gymnasium's vector environments give one info dictionary of arrays (n, ...) for all rows, with a mask `_key`
-beside each `key` that not every row has; policies give arrays, masked where some rows have no value.
+gymnasium's vector environments return one info dictionary of arrays (n, ...) for all rows, with a mask `_key`
+for each `key` that some rows lack. Policies return arrays, masked arrays if some rows have no value.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from rollout_cli.episodes.spaces import Array, Leaf
 from rollout_cli.workers.checks import BadValueError, as_array, cast_numbers, checked_text, copied, shown
 
 _OBJECTS = "objects"
-"""The kind of a column of objects, whose values are classified one by one when they are taken."""
+"""The kind of a column of objects, whose values are classified individually when they are taken."""
 
 _UNSTORABLE = object()
-"""Stands for a value that will be dropped, and counted."""
+"""Marks a value that will be dropped and counted."""
 
 InfoKey = tuple[InfoPath, str]
-"""Path and kind; one path may have several."""
+"""Path and kind; a path may have several kinds."""
 
 _WIDEST_BYTES = 8
-"""A column of wider numbers keeps objects."""
+"""Numbers of more bytes are stored as objects."""
 
 _LARGEST_VALUE = 4_096
-"""A column of larger values (bytes) keeps objects: it would cost as much every step."""
+"""Values of more bytes are stored as objects: a typed column would copy them for every row at every step."""
 
-# -- numbers: those that cannot be used raise BadValueError --------------------------------------------------
+# -- numbers: unusable values raise BadValueError ------------------------------------------------------------
 
 
 def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
-    """Return the values of a leaf of a batch as an array (n, *shape) of its type; `name` is their plural."""
+    """Return a leaf's values in a batch as an array (n, *shape) of its dtype; `name` is a plural noun."""
     if leaf.kind == "text":
-        strings = [checked_text("the text of a row", value, leaf.space) for value in values]
+        strings = [checked_text("the string of a row", value, leaf.space) for value in values]
         array = np.fromiter(strings, object)
     else:
         array = _as_array(values)
@@ -53,7 +53,7 @@ def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
 
 
 def reward_batch(rewards: Any, n_rows: int) -> Array:
-    """Return one number a row, (n,)."""
+    """Return the rewards as an array (n,)."""
     array = _as_array(rewards)
     if array.shape != (n_rows,) or array.dtype.kind not in "biuf":
         raise BadValueError(
@@ -64,7 +64,7 @@ def reward_batch(rewards: Any, n_rows: int) -> Array:
 
 
 def flag_batch(name: str, flags: Any, n_rows: int) -> Array:
-    """Return one bool a row, (n,); zeros and ones will do."""
+    """Return the flags as a bool array (n,); the numbers 0 and 1 are accepted."""
     array = _as_array(flags)
     is_bool = array.dtype == bool or (array.dtype.kind in "iuf" and np.isin(array, (0, 1)).all())
     if array.shape != (n_rows,) or not is_bool:
@@ -85,9 +85,9 @@ def row_mask(rows: Sequence[int] | Array, n_rows: int) -> Array:
 def _as_array(values: Any) -> Array:
     try:
         array: Array = as_array(values)
-        return array if array.flags.writeable else array.copy()  # As those of JAX are not.
-    except Exception as error:  # A foreign array may refuse in any way.
-        raise BadValueError(f"the batch is no array: {shown(values)}", code="batch-shape") from error
+        return array if array.flags.writeable else array.copy()  # JAX arrays are read-only.
+    except Exception as error:  # Arrays of other libraries may raise anything.
+        raise BadValueError(f"expected an array, got {shown(values)}", code="batch-shape") from error
 
 
 # -- infos ---------------------------------------------------------------------------------------------------
@@ -96,14 +96,15 @@ def _as_array(values: Any) -> Array:
 def batch_columns(
     infos: Any, n_rows: int, path: InfoPath = ()
 ) -> Iterator[tuple[InfoKey, Array, Array | None]]:
-    """Yield the columns of a batch's infos: key, values (n, ...), and which rows have one (n,), None for all.
+    """Yield the columns of a batch's infos: key, values (n, ...), and a mask of rows (n,), None for all.
 
-    Infos that cannot be used raise BadValueError.
+    Raises:
+        BadValueError: If the infos are not a dictionary, or a value does not have one entry per row.
     """
     if not isinstance(infos, Mapping):
         raise BadValueError(
-            f"the infos are no dictionary: {shown(infos)}",
-            "give {} where there is nothing to say",
+            f"expected a dictionary of infos, got {shown(infos)}",
+            "return {} if there are no infos",
             code="info-type",
         )
     for key, value in infos.items():
@@ -115,16 +116,15 @@ def batch_columns(
             mask = np.asarray(mask, bool)
         if isinstance(value, Mapping) and value:
             for inner, values, inner_mask in batch_columns(value, n_rows, value_path):
-                # An inner dictionary of gymnasium's has masks of its own; one without is as its outer one
-                # says.
+                # gymnasium puts masks into nested dictionaries; without one, the mask of the parent holds.
                 yield inner, values, mask if inner_mask is None else inner_mask
             continue
         if isinstance(value, np.ma.MaskedArray):
             is_hidden = np.ma.getmaskarray(value).reshape(len(value), -1)
             mask = np.asarray(~is_hidden.all(axis=1))
-            # What lies under a mask is no value: a plain array would show it.
+            # Masked elements are not values, but a plain array would include them.
             if (is_hidden.any(axis=1) & mask).any():
-                value = list(value)  # noqa: PLW2901  It has masked elements, and is a column of objects.
+                value = list(value)  # noqa: PLW2901  Some elements are masked: store objects.
         yield _column(value_path, value, mask, n_rows)
 
 
@@ -135,12 +135,12 @@ def _column(
         if hasattr(value, "__array__") and np.ndim(value) > 0:
             values = np.asarray(value)
         else:
-            # A value without one entry a row counts for every row.
+            # A value without one entry per row applies to every row.
             if not (isinstance(value, list | tuple) and len(value) == n_rows):
                 value = [value] * n_rows
-            # Not by `np.array`, which would take arrays of one shape for rows of numbers.
+            # `np.array` would stack arrays of equal shape into rows of numbers.
             values = np.fromiter(value, object)
-    except Exception:  # noqa: BLE001  A foreign array (a tensor with a gradient) may refuse in any way.
+    except Exception:  # noqa: BLE001  Arrays of other libraries (tensors with gradients) may raise anything.
         values = np.full(n_rows, _UNSTORABLE)
     for name, array in (("info", values), ("mask of info", mask)):
         if array is not None and array.shape[:1] != (n_rows,):
@@ -174,12 +174,12 @@ def _kind(values: Array) -> str:
 
 
 def infos_of_rows(infos: Any, rows: list[int], n_rows: int) -> list[dict[Any, Any]] | None:
-    """Return the info dictionaries of k rows from those of a batch; None where all are empty."""
+    """Return the info dictionaries of k rows of a batch, or None if the batch has no infos."""
     if not infos:
         return None
     row_infos: list[dict[Any, Any]] = [{} for _ in rows]
     for (path, _), values, mask in batch_columns(infos, n_rows):
-        # Copied once for all rows: whoever gave the array may write over it.
+        # Copied once for all rows: the environment or policy may overwrite the array.
         for info, row, value in zip(row_infos, rows, values[rows], strict=True):
             if mask is None or mask[row]:
                 _put(info, path, value)
@@ -187,10 +187,10 @@ def infos_of_rows(infos: Any, rows: list[int], n_rows: int) -> list[dict[Any, An
 
 
 def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> InfoTable:
-    """Return columns of (values (T, ...), which rows have one (T,)) as a table."""
+    """Return a table of columns, which are pairs of values (T, ...) and a mask of rows with a value (T,)."""
     typed: list[InfoColumn] = []
     others = InfoTable(n_rows)
-    # Among objects may be numbers of a kind that other steps gave as an array: both need one column.
+    # Objects may include numbers that other steps returned as an array: both belong in one column.
     object_paths = {path for (path, kind), (_, mask) in columns.items() if kind == _OBJECTS and mask.any()}
     infos: list[dict[str, Any]] = []
     if object_paths:

@@ -1,8 +1,7 @@
-"""What user code gives at each step, held against its interface; and the errors that say whose step it was.
+"""Checks of the values that user code returns at each step, and the errors that name the failing step.
 
-A value that cannot be used raises BadValueError. Nothing here is called for a step that is as it should be,
-except the comparison of an action with its bounds: an action outside of its space fails before the
-environment sees it.
+An unusable value raises BadValueError. A correct step calls nothing here except the comparison of an action
+with its bounds: an action outside its space fails before the environment receives it.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ _INTERFACES = {
     RESET_RESULT: (RESET, "(observation, info)"),
     STEP_RESULT: (STEP, "(observation, reward, terminated, truncated, info)"),
 }
-_REWARD_HINT = "a reward is one real number that a float can hold: 0.0 where a step is worth nothing"
+_REWARD_HINT = "return one real number that fits in a float; 0.0 if a step has no reward"
 ENDLESS_HINT = (
-    "{max_episode_length=N} truncates it; "
-    "{episode_step_guard=…} says how long an episode without a limit may get"
+    "pass {max_episode_length=N} to truncate it, "
+    "or {episode_step_guard=…} to allow longer episodes without a time limit"
 )
 
 
 class BadValueError(Exception):
-    """A value of the user's code that its interface forbids; the message says which, and what was expected.
+    """A value from user code that its interface forbids; the message states the value and the expectation.
 
-    `code` is the code of the error that reports it; `row`, the row of a vector environment that is at fault,
-    if that row runs an episode.
+    `code` is the code of the error that reports it. `row` is the row of the vector environment that returned
+    the value, if that row runs an episode.
     """
 
     def __init__(
         self,
         message: str,
-        hint: str = "make it match the space, or the space match it",
+        hint: str = "change the value or the space so that they match",
         row: int | None = None,
         *,
         code: str,
@@ -56,12 +55,12 @@ class BadValueError(Exception):
 
 
 def shown(value: Any) -> str:
-    """Return a value as a message shows it: its type and the beginning of its text."""
+    """Return a value as messages show it: its type and the start of its repr."""
     return f"{type(value).__name__} {value!r:.80}"
 
 
 def as_reward(reward: Any) -> float:
-    """Return a reward as a float: a real number, or an array of any library that holds one."""
+    """Return a reward as a float; it may be a real number or a one-element array of any library."""
     number = float(reward) if isinstance(reward, _FLOATS) else _number_in(reward)
     if number is None:
         raise _bad_result("reward", reward, "a real number", _REWARD_HINT)
@@ -69,7 +68,7 @@ def as_reward(reward: Any) -> float:
 
 
 def as_flag(name: str, flag: Any) -> bool:
-    """Return `terminated` or `truncated` as a bool; an array of any library may hold it, or 0 or 1."""
+    """Return `terminated` or `truncated` as a bool; 0, 1 and one-element arrays are accepted."""
     number = _number_in(flag)
     if number not in (0.0, 1.0):
         raise _bad_result(name, flag, "a bool", "return True or False for terminated and for truncated")
@@ -82,18 +81,18 @@ _NO_NUMBERS = (str, bytes, np.complexfloating)
 
 
 def element(value: Any) -> Any:
-    """Return the number in an array of one element, of any library; a value that is no array as it is."""
-    if hasattr(value, "__array__") and not hasattr(value, "item"):  # As TensorFlow's.
+    """Return the number in a one-element array of any library; return any other value unchanged."""
+    if hasattr(value, "__array__") and not hasattr(value, "item"):  # For example a TensorFlow tensor.
         value = np.asarray(value)
     return value.item() if hasattr(value, "item") else value
 
 
 def _number_in(value: Any) -> float | None:
-    """Return a real number, or the number in an array of one element; None for anything else."""
+    """Return a real number, or the number in a one-element array, as a float; None for other values."""
     try:
         value = element(value)
         return None if isinstance(value, _NO_NUMBERS) else float(value)
-    except Exception:  # noqa: BLE001  A foreign array may refuse in any way.
+    except Exception:  # noqa: BLE001  Arrays of other libraries may raise anything.
         return None
 
 
@@ -111,33 +110,33 @@ def _bad_result(name: str, value: Any, expected: str, hint: str) -> BadValueErro
 
 
 def as_array(values: Any) -> Any:
-    """Return what numpy makes of values, also of a tensor with a gradient or on another device."""
+    """Convert values to an array, including tensors that require a gradient or are on another device."""
     try:
         return np.asarray(values)
-    except Exception:  # Which one, the library decides.
+    except Exception:  # The library chooses the class.
         if not hasattr(values, "detach"):
             raise
         return np.asarray(values.detach().cpu())
 
 
 def cast_numbers(name: str, verb: str, leaf: Leaf, numbers: Array, dtype: np.dtype[Any]) -> Array:
-    """Return a copy of numbers in a leaf's type; BadValueError if that has no room for an integer."""
-    with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
+    """Return a copy of numbers in a leaf's dtype; BadValueError if an integer overflows it."""
+    with np.errstate(over="ignore"):  # A float that overflows becomes inf, which later checks report.
         converted = numbers.astype(dtype)
     if dtype.kind in "iu" and not np.array_equal(converted, numbers):
         raise BadValueError(
-            f"{name} {verb} numbers for which {dtype} has no room, of {leaf.space}", code="number-range"
+            f"{name} {verb} integers that overflow {dtype}, the dtype of {leaf.space}", code="number-range"
         )
     return converted
 
 
 def checked_text(name: str, value: Any, expected: Any) -> str:
-    """Return a text; one that has no UTF-8 (a lone surrogate) cannot be stored."""
+    """Return a string; BadValueError if it is not encodable as UTF-8 (a lone surrogate)."""
     if not isinstance(value, str):
-        raise BadValueError(f"{name} is {shown(value)}, expected a text of {expected}", code="string-value")
+        raise BadValueError(f"{name} is {shown(value)}, expected a string of {expected}", code="string-value")
     if not (value.isascii() or has_utf8(value)):
         raise BadValueError(
-            f"{name} is a text that has no UTF-8: {value!r:.80}",
+            f"{name} cannot be encoded as UTF-8: {value!r:.80}",
             "escape lone surrogates",
             code="string-value",
         )
@@ -148,42 +147,42 @@ _VALUES = (bool, int, float, str, np.generic, type(None))
 
 
 def frozen_copy(info: Any) -> dict[Any, Any]:
-    """Return an info dictionary that later changes to `info`, or to its values, do not reach."""
+    """Return a copy of an info dictionary, which later changes to `info` or its values do not affect."""
     if not isinstance(info, Mapping):
         raise BadValueError(
-            f"the info is no dictionary: {shown(info)}",
-            "give {} where there is nothing to say",
+            f"expected an info dictionary, got {shown(info)}",
+            "return {} if there is no info",
             code="info-type",
         )
-    return {  # hot loop: it runs at each step that has an info, and a call for each value costs more
+    return {  # hot loop: it runs at every step with an info, and a call per value costs more.
         key: value if isinstance(value, _VALUES) else copied(value) for key, value in info.items()
     }
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of one info value; the value itself where it cannot be copied."""
+    """Return a copy of one info value, or the value itself if it cannot be copied."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         return value.copy()
     try:
         return frozen_copy(value) if isinstance(value, Mapping) else copy.deepcopy(value)
-    except Exception:  # noqa: BLE001  A foreign object may refuse in any way; it counts as unstorable later.
+    except Exception:  # noqa: BLE001  Any object may raise anything; it counts as unstorable later.
         return value
 
 
-_FEW_NUMBERS = 32  # So many are compared one by one: numpy's calls take longer.
+_FEW_NUMBERS = 32  # Up to this size, a Python loop compares numbers faster than numpy calls do.
 
 
 def bad_action(leaf: Leaf, value: Any, rule: str, row: int | None = None) -> BadValueError:
-    """Return the error for an action that is not of its space, in a row where there are several."""
+    """Return the error for an action outside its space; `row` is its row in a vector environment."""
     where = f" at {leaf.name!r}" if leaf.path else ""
     numbers = np.asarray(value)
-    hint = '{invalid_action="warn"} lets the environment have it'
+    hint = 'pass {invalid_action="warn"} to send it to the environment unchanged'
     if numbers.dtype.kind == "f" and np.isnan(numbers).any():
-        hint = "nan has no nearest bound: look at the policy's parameters and at the observation it was given"
+        hint = "check the policy's parameters and the observation it received: nan cannot be clipped"
     elif leaf.kind == "box" and rule != "clip":
-        hint = f'{{invalid_action="clip"}} moves it to the nearest bound, {hint}'
+        hint = f'pass {{invalid_action="clip"}} to clip it to the bounds; {hint}'
     return BadValueError(
-        f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}",
+        f"the action{where} is {numbers.tolist()!r:.80}, expected an element of {leaf.space}",
         hint,
         row,
         code="action-outside-space",
@@ -191,7 +190,7 @@ def bad_action(leaf: Leaf, value: Any, rule: str, row: int | None = None) -> Bad
 
 
 def bounds_of(leaf: Leaf) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of each number of a sample; None of a text."""
+    """Return the minimum and the maximum of each number of a sample; None for a string."""
     if leaf.bounds is None:
         return None
     low, high = (np.broadcast_to(np.asarray(bound), leaf.shape) for bound in leaf.bounds)
@@ -199,7 +198,7 @@ def bounds_of(leaf: Leaf) -> tuple[Any, Any] | None:
 
 
 def inside_check(leaf: Leaf) -> Callable[[Any], bool]:
-    """Return a function that says whether a value in the leaf's own type is of its space."""
+    """Return a function that checks whether a value of the leaf's dtype is in its space."""
     bounds = bounds_of(leaf)
     if bounds is None:
         return leaf.space.contains
@@ -211,7 +210,7 @@ def inside_check(leaf: Leaf) -> Callable[[Any], bool]:
 
     def few_are_inside(value: Any) -> bool:
         for number, minimum, maximum in zip(value.ravel().tolist(), lows, highs, strict=True):
-            if not minimum <= number <= maximum:  # True of nan as well.
+            if not minimum <= number <= maximum:  # Also true for nan.
                 return False
         return True
 
@@ -219,23 +218,22 @@ def inside_check(leaf: Leaf) -> Callable[[Any], bool]:
 
 
 def clipped(value: Any, space: spaces.Space[Any]) -> Any:
-    """Return the value with its numbers moved to the nearest bound of a Box; of other spaces as it is.
+    """Return the value clipped to the bounds of a Box; unchanged for other spaces.
 
-    It comes before the conversion to the Box's type: a number that this has no room for would become another
-    one.
+    Clipping precedes the conversion to the Box's dtype, in which a large number would overflow.
     """
     if not isinstance(space, spaces.Box):
         return value
     try:
         numbers = as_array(value)
     except ValueError:
-        return value  # The recorder says what is wrong with it.
+        return value  # The recorder reports the error.
     fits = numbers.dtype.kind in "biuf" and numbers.shape[numbers.ndim - len(space.shape) :] == space.shape
     return np.clip(numbers, space.low, space.high) if fits else value
 
 
 def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
-    """Return the episodes whose rewards are numbers, None for none, and the error of the first nan."""
+    """Return the episodes without nan rewards (None if all have one), and the error for the first nan."""
     rows = np.flatnonzero(np.isnan(chunk.rewards))
     if not len(rows):
         return chunk, None
@@ -245,9 +243,9 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
     row = int(rows[0])
     number = int(chunk.numbers[index])
     step = row - int(ends[index] - chunk.lengths[index])
-    hint = "a return needs a number: let the environment say what the step was worth"
+    hint = "return a real number from env.step; 0.0 if a step has no reward"
     if any(column.dtype.kind == "f" and np.isnan(column[row]).any() for column in chunk.actions):
-        hint = "the action of this step is nan, too: look at the policy first"
+        hint = "check the policy first: the action of this step is nan, too"
     place = episode_place(int(chunk.workers[index]), number, int(chunk.seeds[index]), step)
     error = EnvError(
         "the reward is not a number (nan)", code="reward-nan", hint=hint, place=place, episodes=(number,)
@@ -258,29 +256,29 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
 
 
 def episode_place(worker: int, number: int, seed: int, step: int) -> str:
-    """Return in words where in a run something failed; -1 for no seed: the environment began by itself."""
+    """Return the part of a message that names a step of an episode; seed -1 is left out (autoreset rows)."""
     seed_text = f", seed {seed}" if seed >= 0 else ""
     return f"worker {worker}, episode {number}{seed_text}, step {step}"
 
 
 def rows_place(worker: int, numbers: tuple[int, ...], n_rows: int) -> str:
-    """Return the same of a call for all rows, of which these episodes ran."""
+    """Return the part of a message that names a call for all rows, with the running episodes' numbers."""
     episodes = f"episodes {min(numbers)} to {max(numbers)}" if numbers else "no episode"
     return f"worker {worker}, {episodes} of {n_rows} rows"
 
 
 def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...] = ()) -> None:
-    """Raise the error that says which user code failed, how, and in whose step; return if none is at fault.
+    """Raise the error that names the failing user code, its failure and the step; return if none failed.
 
-    Ctrl-C arrives in whichever code runs; an error of ours that is no UserCodeError is its own message. A
-    UserCodeError keeps its words, and gets the place. `numbers` are the episodes in one of which `where`
-    (`env.step`) failed. What fails while the result of a call is taken apart is a result that is not as it
-    should be.
+    `where` is the call that failed, such as `env.step`, in one of the episodes `numbers`. If `where` is the
+    result of a call, unpacking it failed, and the result is wrong. Ctrl-C can arrive in any code and is not
+    reported here, nor is a RolloutError of another class. A UserCodeError keeps its message and gets the
+    place.
     """
     if is_interrupt(error):
         return
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-        # Python changes its type where it leaves a generator, such as the steps of a row.
+        # Python converts a StopIteration that leaves a generator, such as the steps of a row.
         error = error.__cause__
     call, interface = _INTERFACES.get(where, (where, ""))
     kind: type[UserCodeError] = PolicyError if call.startswith("policy") else EnvError
@@ -296,12 +294,12 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
             message = f"{call}: {message}"
     elif interface and isinstance(error, TypeError | ValueError):
         code = "result-type"
-        message = f"{call}: the result is not {interface}: {error}"
-        hint = f"return {interface}; gym before gymnasium gave fewer: wrap an environment of its interface"
+        message = f"{call} returned a wrong result ({error}), expected {interface}"
+        hint = f"return {interface}; wrap environments that return fewer values (gym before gymnasium)"
     else:
         code = "policy-raised" if kind is PolicyError else "env-raised"
         hint = "the traceback below shows where; the seed repeats it"
         if isinstance(error, SystemExit):
-            hint = "let the code raise an exception, or return, instead of ending the process"
+            hint = "raise an exception, or return, instead of ending the process"
         message = f"{call} raised {first_line(error)}"
     raise kind(message, code=code, hint=hint, place=place, episodes=numbers) from error

@@ -1,4 +1,4 @@
-"""WorkerContext: what the code that builds a worker, or starts a call, decides for it."""
+"""WorkerContext, the values that the builder of a worker or the caller of its sampler sets for it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rollout_cli.workers.values import EpisodeRules, NullCrashBox
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """The values that a worker works with, in addition to the arguments of its class.
+    """The settings of a worker that are not arguments of its class.
 
     Attributes:
-        rules: How the worker treats user code that nearly keeps its contract.
-        crash_box: Where the worker notes which episodes run.
-        number_stride: The step from one of its numbers to the next, if it owns every m-th number.
+        rules: Rules for episodes, such as the handling of invalid actions.
+        crash_box: Records which episodes run, so that a sampler can name them if the worker dies.
+        number_stride: Distance between consecutive episode numbers of this worker.
         salt: Differs between the calls of a worker; the seed of a native vector environment depends on it.
     """
 
@@ -26,16 +26,16 @@ class WorkerContext:
 
 
 class InContext:
-    """An object that has its context before its constructor runs."""
+    """Base class of objects whose context is set before the constructor runs."""
 
     _context = WorkerContext()
 
     @classmethod
     def in_context(cls, context: WorkerContext, **arguments: Any) -> Self:
-        """Build an object with this context and these arguments of its class.
+        """Build an object with this context and these constructor arguments.
 
-        The context is not an argument of the constructor, since a subclass of the user's may take its
-        arguments by name, or pass on only some of them.
+        The context is not a constructor argument, since a user's subclass may declare its arguments by name,
+        or forward only some of them.
         """
         built = cls.__new__(cls)
         built._context = context  # noqa: SLF001 - its own class
@@ -44,15 +44,15 @@ class InContext:
 
     @property
     def rules(self) -> EpisodeRules:
-        """How it treats user code that nearly keeps its contract."""
+        """Rules for episodes, such as the handling of invalid actions."""
         return self._context.rules
 
     @property
     def crash_box(self) -> NullCrashBox:
-        """Where it notes which episodes run."""
+        """Records which episodes run."""
         return self._context.crash_box
 
     @property
     def number_stride(self) -> int:
-        """The step from one of its numbers to the next, if it owns every m-th number."""
+        """Distance between consecutive episode numbers of this worker."""
         return self._context.number_stride

@@ -1,4 +1,4 @@
-"""WorkerFactory: all that is needed to build a worker, and all that crosses the process border for it."""
+"""WorkerFactory, the picklable object that builds workers in their processes."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ _SUBCLASS_HINT = "derive it from rollout_cli.DefaultWorker or rollout_cli.VecWor
 
 
 def load_worker_class(spec: str) -> type[Worker]:
-    """Return the worker class that `package.module:Class` names.
+    """Import the worker class `package.module:Class` and return it.
 
     Raises:
-        UserCodeError: If it cannot be imported, or is no subclass of Worker.
+        UserCodeError: If the class cannot be imported, or is not a subclass of Worker.
     """
     if not is_module_attribute(spec):
         raise UserCodeError(
-            f"{spec!r} names no worker class", code="worker-class", hint="name it as package.module:Class"
+            f"unknown worker class {spec!r}", code="worker-class", hint="name it as package.module:Class"
         )
     worker_class = Source.find(spec, UserCodeError).load(UserCodeError)
     if not _is_worker_class(worker_class):
-        raise UserCodeError(f"{spec!r} is no worker class", code="worker-class", hint=_SUBCLASS_HINT)
+        raise UserCodeError(f"{spec!r} is not a worker class", code="worker-class", hint=_SUBCLASS_HINT)
     return worker_class
 
 
 def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
-    """Raise UserCodeError if a worker class overrides what no sampler calls: its author would never know."""
+    """Raise UserCodeError if a worker class overrides a method that samplers would silently not call."""
     base: type[Worker] = VecWorker if issubclass(kind, VecWorker) else DefaultWorker
     called = ("worker_init", *kind.overridable(worker_args))
     uncalled = [name for name in (*VERBS, *OVERRIDABLE) if name not in called]
     if unused := [name for name in uncalled if getattr(kind, name) is not getattr(base, name)]:
         raise UserCodeError(
-            f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call of it",
+            f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call",
             code="worker-class-overrides",
-            hint=f"override one of {', '.join(called)}; a script may call all verbs of such a worker",
+            hint=f"override only {', '.join(called)}, or use the worker from a script, without a sampler",
         )
 
 
@@ -62,28 +62,29 @@ class WorkerFactory:
 
     Args:
         max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
-        n_workers: How many workers there will be; by default one a usable core.
-        seed: The root seed; drawn where it is None.
+        n_workers: Number of workers; by default the number of usable cores.
+        seed: The root seed; None draws a random seed.
         worker_class: The class of the workers, a subclass of Worker.
         worker_args: Further keyword arguments of that class.
-        is_tf_worker: Whether a TensorFlow session is open in each worker: the ready-made `worker_setup`.
-        worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled
-            there, and left when the worker ends; in place of the default, which holds torch to one thread. It
-            must be picklable.
-        rules: What is done about user code that nearly keeps its contract.
-        pins: Which files of a policy and environment are pinned; None where workers do not look for any.
-        drop_infos: Infos that are not recorded: dotted paths or globs, see `without_infos`.
-        keep: An EXPRESSION: episodes of which it is not true are run, and not sent. None keeps all.
+        is_tf_worker: Whether to open a TensorFlow session in each worker; uses a predefined `worker_setup`.
+        worker_setup: Picklable function without arguments that returns a context manager. Each worker enters
+            it before the policy is unpickled, and exits it at shutdown. It replaces the default, which limits
+            torch to one thread.
+        rules: Rules for episodes, such as the handling of invalid actions.
+        pins: Files of the policy and environment to pin; None if workers do not search for files.
+        drop_infos: Infos to leave out: dotted paths or globs, see `without_infos`.
+        keep: Expression that selects episodes; others run but are not sent. None keeps all episodes.
 
     Attributes:
-        numbers_at_once: How many numbers a worker runs at once.
-        drop_infos: As given; so is `keep`.
+        numbers_at_once: Number of episodes that a worker runs at once.
+        drop_infos: The argument `drop_infos`.
+        keep: The argument `keep`.
 
     Raises:
-        ArgumentError: If an argument is out of range, the class is no worker class, or two set-ups are given
-            (a ValueError, too).
-        UserCodeError: If the class overrides what no sampler calls, or does not say how many numbers it runs
-            at once.
+        ArgumentError: If an argument is out of range, `worker_class` is not a worker class, or both
+            `is_tf_worker` and `worker_setup` are given (also a ValueError).
+        UserCodeError: If the class overrides a method that samplers do not call, or its `numbers_at_once`
+            fails.
     """
 
     def __init__(
@@ -113,44 +114,49 @@ class WorkerFactory:
         self.keep = keep
         if not _is_worker_class(worker_class):
             raise ArgumentError(
-                f"worker_class is {worker_class!r}, which is no Worker",
+                f"worker_class is {worker_class!r}, expected a subclass of Worker",
                 code="factory-argument",
                 hint=_SUBCLASS_HINT,
             )
         with reporting(UserCodeError, f"{worker_class.__name__}.numbers_at_once failed"):
             self.numbers_at_once = worker_class.numbers_at_once(self.worker_args)
         refuse_overrides(worker_class, self.worker_args)
-        for name, least in (("n_workers", 1), ("seed", 0), ("max_episode_length", 1)):
+        for name, minimum in (("n_workers", 1), ("seed", 0), ("max_episode_length", 1)):
             value = getattr(self, name)
-            if value is not None and not value >= least:  # True of nan as well.
-                raise ArgumentError(f"{name} is {value}, must be at least {least}", code="factory-argument")
+            if value is not None and not value >= minimum:  # Also true for nan.
+                raise ArgumentError(f"{name} is {value}, must be at least {minimum}", code="factory-argument")
         if (self.rules.tasks or self.rules.reset_options) and self.worker_args.get(
             "vectorization"
         ) == "native":
             raise ArgumentError(
-                "options of a reset are for single environments: omit vectorization='native'",
+                "reset options and tasks need single environments: omit vectorization='native'",
                 code="factory-argument",
             )
         if is_tf_worker and worker_setup is not None:
             raise ArgumentError(
-                "is_tf_worker=True is a worker_setup itself: give one of the two", code="factory-argument"
+                "is_tf_worker=True sets worker_setup: pass only one of them", code="factory-argument"
             )
 
     def prepare_worker_messages(
         self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj
     ) -> list[Any]:
-        """Return one object a worker, each through `preprocess`: from a list of as many, or one for all."""
+        """Return one preprocessed object per worker; `objs` is a list of n_workers objects or one object."""
         if isinstance(objs, list):
             if len(objs) != self.n_workers:
                 raise ArgumentError(
-                    f"a list with one entry a worker has {self.n_workers} entries, not {len(objs)}",
+                    f"expected a list of {self.n_workers} entries, one per worker, got {len(objs)}",
                     code="list-length",
                 )
             return [preprocess(obj) for obj in objs]
         return [preprocess(objs)] * self.n_workers
 
     def __call__(self, worker_number: int, crash_box: NullCrashBox | None = None) -> Worker:
-        """Build worker 0 to n_workers - 1, or raise ArgumentError; UserCodeError if its class fails."""
+        """Build worker `worker_number`.
+
+        Raises:
+            ArgumentError: If `worker_number` is not from 0 to n_workers - 1 (also a ValueError).
+            UserCodeError: If the worker class raises.
+        """
         if not 0 <= worker_number < self.n_workers:
             raise ArgumentError(
                 f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}",
@@ -162,7 +168,7 @@ class WorkerFactory:
             "worker_number": worker_number,
             **self.worker_args,
         }
-        hint = f"it is called with {', '.join(arguments)}; the traceback below shows where"
+        hint = f"accept the arguments {', '.join(arguments)}; the traceback below shows where"
         with reporting(
             UserCodeError, f"the worker class {self.worker_class.__name__} cannot be built", hint=hint
         ):
@@ -171,26 +177,28 @@ class WorkerFactory:
 
     @contextmanager
     def setup(self) -> Iterator[None]:
-        """Enter the context that a worker is built and lives in; UserCodeError if `worker_setup` fails."""
+        """Enter the context manager of `worker_setup` around a worker's life; UserCodeError if it fails."""
         hint = (
-            "worker_setup is called without arguments and returns a context manager; "
+            "pass a worker_setup without arguments that returns a context manager; "
             "the traceback below shows where"
         )
         with reporting(
-            UserCodeError, "the worker's set-up could not be entered", code="worker-setup", hint=hint
+            UserCodeError, "worker_setup or its context manager failed", code="worker-setup", hint=hint
         ):
             stack = ExitStack()
             stack.enter_context((self.worker_setup or nullcontext)())
         try:
             yield
         finally:
-            # It is not given an error, which it must not swallow: whoever waits for the worker has to hear of
-            # it.
-            with reporting(UserCodeError, "the worker's set-up could not be left", code="worker-setup"):
+            # The context manager does not receive the worker's error: it could suppress it, and the sampler
+            # would wait forever.
+            with reporting(
+                UserCodeError, "exiting the context manager of worker_setup failed", code="worker-setup"
+            ):
                 stack.close()
 
     def after_updates(self) -> None:
-        """Let torch, if loaded and no `worker_setup` decides, use OMP_NUM_THREADS threads, or one."""
+        """Limit torch to OMP_NUM_THREADS threads (default 1), if it is loaded and `worker_setup` is None."""
         torch: Any = sys.modules.get("torch")
         if self.worker_setup is None and hasattr(torch, "set_num_threads"):
             n_threads = os.environ.get("OMP_NUM_THREADS", "1")
@@ -198,7 +206,7 @@ class WorkerFactory:
 
     @contextmanager
     def borrowed_threads(self) -> Iterator[None]:
-        """Set torch's threads as `after_updates` does, in the block alone: the process is the caller's."""
+        """Limit torch's threads as `after_updates` does and restore them on exit, in the caller's process."""
         torch: Any = sys.modules.get("torch")
         n_threads = torch.get_num_threads() if hasattr(torch, "get_num_threads") else None
         self.after_updates()
@@ -211,7 +219,7 @@ class WorkerFactory:
 
 @contextmanager
 def tensorflow_session() -> Iterator[None]:
-    """Make a new graph the default one, and a session of it the default session, until the worker ends."""
+    """Use a new graph and a new session as TensorFlow's defaults until the worker ends."""
     try:
         tensorflow: Any = importlib.import_module("tensorflow")
     except ModuleNotFoundError as error:
@@ -220,7 +228,7 @@ def tensorflow_session() -> Iterator[None]:
             code="package-missing",
             hint=f"pip install {error.name}",
         ) from error
-    # TensorFlow 2 keeps the sessions of TensorFlow 1 there.
+    # TensorFlow 2 has the session API in compat.v1.
     tf = tensorflow.compat.v1 if hasattr(tensorflow, "compat") else tensorflow
     with tf.Graph().as_default(), tf.Session().as_default():
         yield

@@ -1,4 +1,4 @@
-"""The two kinds of workers, which choose the engine: DefaultWorker has one environment, VecWorker rows."""
+"""DefaultWorker, which has one environment, and VecWorker, which has several; both choose the engine."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from rollout_cli.workers.worker import Engine, Setting, Worker
 
 
 class DefaultWorker(Worker):
-    """Runs one policy in one environment, one episode after another; see `Worker`."""
+    """Runs one policy in one environment, one episode at a time; see `Worker`."""
 
-    _env_updates: Sequence[Any] = ()  # The last ones: with `fresh_env` they build each environment.
+    _env_updates: Sequence[Any] = ()  # The last updates; with `fresh_env` they build each environment.
 
     def update_env(self, env_update: Any) -> None:
         if env_update is None:
             return
         check_env(
-            env_update, gymnasium.Env, hint="VecWorker takes vector environments and lists", or_update=True
+            env_update, gymnasium.Env, hint="use VecWorker for vector environments and lists", or_update=True
         )
         self._update_rows([env_update])
 
     def _update_rows(self, updates: Sequence[Any]) -> None:
-        """Apply one update a row."""
+        """Apply one update per row."""
         if self._fresh_env:
             for update in updates:
                 check_makes_new(update)
         self._forget()
         envs = []
         for old, update in zip(self._envs or [None] * len(updates), updates, strict=True):
-            # Each row alike: what a number is must not depend on its row.
+            # Every row has the same seed: an episode must not depend on its row.
             seed_globals(self._seed, SETUP)
             envs.append(updated_env(old, update, gymnasium.Env))
         spec, *others = [env_spec_of(env, self._limit) for env in envs]
@@ -51,11 +51,11 @@ class DefaultWorker(Worker):
             raise EnvLoadError(
                 "the environments of one worker have different spaces or limits",
                 code="worker-spaces",
-                hint="give each worker environments of one kind",
+                hint="pass environments with equal spaces and time limits",
             )
         self._envs = envs
         self._env_updates = updates
-        # A policy that drew from an environment's spaces would draw otherwise once that is built anew.
+        # A policy may sample from the spaces: its draws must not depend on when the environment was rebuilt.
         self._use_spec(copy.deepcopy(spec) if self._fresh_env else spec)
 
     def _new_engine(self, setting: Setting) -> Engine:
@@ -66,24 +66,24 @@ class DefaultWorker(Worker):
 
 
 class VecWorker(DefaultWorker):
-    """Runs one policy in `n_envs` rows at once.
+    """Runs one policy in `n_envs` rows (environments) at once.
 
-    Number i runs in row i % n_envs, or in any free row if the policy acts alike in all of them. With rows
-    that are reset from outside, an episode is a function of its number and `n_envs`; for policies whose rows
-    do not influence each other it is the very episode that a DefaultWorker runs. With `sync`, the rows of a
-    policy that acts on one observation take turns, an episode each.
+    Episode i runs in row i % n_envs, or in any free row if the policy acts the same in every row. If the
+    worker resets the rows, an episode is a function of its number and `n_envs`; if the policy also acts on
+    each row independently, it is the same episode that a DefaultWorker runs. With `sync` and a policy that
+    acts on one observation at a time, the rows alternate: one episode runs at a time.
 
-    A subclass may override `reset_env` and `step_env` with `sync`; samplers refuse one that overrides more of
-    what `DefaultWorker` lists.
+    With `sync`, a subclass may override `reset_env` and `step_env`; samplers reject a subclass that overrides
+    another method in `OVERRIDABLE`.
 
     Args:
-        n_envs: How many rows.
-        vectorization: `sync` steps n_envs copies of the environment one after another; `native` steps the
-            environment's own vector form, a vector entry point or a factory that is called with `num_envs`.
-        common: What every worker takes; `fresh_env` is for `sync` alone.
+        n_envs: Number of rows.
+        vectorization: `sync` steps n_envs copies of the environment sequentially; `native` steps the vector
+            form of the environment: its vector entry point, or a factory that accepts `num_envs`.
+        common: Arguments of every worker; `fresh_env` needs `sync`.
 
     Raises:
-        ArgumentError: If `n_envs` or `vectorization` is none of these (a ValueError, too).
+        ArgumentError: If `n_envs` or `vectorization` is invalid (also a ValueError).
     """
 
     DEFAULT_N_ENVS: ClassVar[int] = 8
@@ -103,13 +103,13 @@ class VecWorker(DefaultWorker):
             )
         if fresh_env and vectorization == "native":
             raise ArgumentError(
-                "fresh_env=True builds single environments anew, and vectorization='native' has none",
+                "fresh_env=True rebuilds single environments: omit it, or vectorization='native'",
                 code="factory-argument",
             )
         self._n_envs = n_envs
         self._is_native = vectorization == "native"
         self._native: NativeRows | None = None
-        self._rows_differ = False  # Whether rows ever got environments of their own.
+        self._rows_differ = False  # True once rows were given different environments.
         super().__init__(fresh_env=fresh_env, **common)
 
     @classmethod
@@ -123,13 +123,13 @@ class VecWorker(DefaultWorker):
         return "reset_env", "step_env"
 
     def update_env(self, env_update: Any) -> None:
-        """Take new environments or apply updates: one for all rows, or for `sync` a list with one a row.
+        """Use new environments or apply updates: one for all rows, or a list with one per row (`sync` only).
 
         Raises:
-            EnvTypeError: If one is neither an environment nor an update (a TypeError, too).
-            ArgumentError: If the list has another number of entries (a ValueError, too).
-            EnvLoadError: If one cannot be built or recorded, has no vector form, has other spaces than the
-                others, or if its episodes cannot be limited as the run asks.
+            EnvTypeError: If an object is neither an environment nor an update (also a TypeError).
+            ArgumentError: If the length of the list is not `n_envs` (also a ValueError).
+            EnvLoadError: If an environment cannot be built or recorded, has no vector form, has different
+                spaces than another row, or cannot truncate its episodes at the limit of the run.
         """
         if env_update is None:
             return
@@ -140,7 +140,10 @@ class VecWorker(DefaultWorker):
         updates = env_update if isinstance(env_update, list) else [env_update]
         for update in updates:
             check_env(
-                update, gymnasium.Env, hint="vector environments need vectorization='native'", or_update=True
+                update,
+                gymnasium.Env,
+                hint="vector environments need vectorization='native'",
+                or_update=True,
             )
         self._rows_differ = self._rows_differ or updates is env_update
         self._update_rows(one_for_each(env_update, self._n_envs))
@@ -148,7 +151,7 @@ class VecWorker(DefaultWorker):
     def _update_native(self, env_update: Any) -> None:
         self._forget()
         seed_globals(self._seed, SETUP)
-        # Each start of each worker has a seed of its own: no two run the same episodes. It has 31 bits.
+        # Each start of each worker has its own seed: no two run the same episodes. The seed has 31 bits.
         seed = derive_seed(self._seed, SETUP, f"native env {self.worker_number} {self._context.salt}") >> 33
         env = updated_env(
             self.env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs, seed)
@@ -173,7 +176,7 @@ class VecWorker(DefaultWorker):
 
 
 def check_n_envs(n_envs: int) -> int:
-    """Return the number of rows, or raise ArgumentError."""
+    """Return `n_envs`; ArgumentError if it is less than 1."""
     if n_envs < 1:
         raise ArgumentError(f"n_envs is {n_envs}, must be at least 1", code="factory-argument")
     return n_envs

@@ -1,4 +1,4 @@
-"""PolicyHolder: the policy of a worker, in the user's form and adapted to the worker's spaces."""
+"""PolicyHolder, which keeps a worker's policy: the user's object, and its adapted form."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rollout_cli.sources.loading import name_of, reporting
 
 
 class PolicyHolder:
-    """Takes policies and parameters, and adapts a policy once the spaces are known.
+    """Accepts policies and parameters, and adapts a policy once the spaces are known.
 
     Attributes:
-        policy: The adapted policy; None before.
+        policy: The adapted policy; None before the first call of `adapt`.
     """
 
     def __init__(self, root: int, *, deterministic: bool) -> None:
@@ -33,14 +33,14 @@ class PolicyHolder:
 
     @property
     def users_own(self) -> Any:
-        """The user's own object; None before the first update, and a source's before the spaces are known."""
+        """The user's policy object; None before the first update, or while a source is not loaded yet."""
         if self.policy is not None:
             return self.policy.users_own
         return None if is_policy_source(self._original) else self._original
 
     @contextmanager
     def restored_on_error(self) -> Iterator[None]:
-        """Keep the policy that there was where a new one is refused."""
+        """Restore the previous policy if the block raises."""
         before = self._original, self.policy
         try:
             yield
@@ -49,35 +49,37 @@ class PolicyHolder:
             raise
 
     def update(self, agent_update: Any) -> None:
-        """Take a policy, or parameters (dict, tuple or array); PolicyError if it refuses."""
+        """Use a new policy, or set parameters (dict, tuple or array); PolicyError if setting them fails."""
         if not isinstance(agent_update, dict | tuple | np.ndarray):
             self._original = agent_update
             self.policy = None
             return
         if self.policy is None:
-            raise InternalError("parameters were sent to a worker that has no policy yet")
-        hint = "parameters go from one policy's get_param_values to another of its kind"
+            raise InternalError("parameters were sent to a worker without a policy")
+        hint = "pass values that get_param_values of the same kind of policy returned"
         seed_globals(self._root, SETUP)
         with reporting(PolicyError, "policy.set_param_values raised", code="policy-raised", hint=hint):
             self.policy.set_param_values(agent_update)
 
     def forget(self) -> None:
-        """Let go of the policy."""
+        """Drop the policy."""
         self._original = self.policy = None
 
     def adapt(self, env_spec: EnvSpec, envs: Sequence[Any]) -> AdaptedPolicy | None:
-        """Return the policy, ready for these spaces, where there is one; PolicyLoadError if it cannot be.
+        """Adapt the policy to these spaces and return it, or None if no policy was set.
 
-        `envs` are the rows' environments, of which the policy may need action masks, or the vector
-        environment.
+        `envs` are the rows' environments, which may have to provide action masks, or the vector environment.
+
+        Raises:
+            PolicyLoadError: If the policy cannot be loaded or does not fit the environments.
         """
         if self._original is None or self.policy is not None:
             return self.policy
         had_torch = "torch" in sys.modules
         policy = self._adapted(env_spec)
         if not had_torch and torch_has_drawn():
-            # It imported torch, whose generator begins in another state in each process, and can be seeded
-            # now.
+            # Loading imported torch and used its generator, whose initial state differs per process: seed it
+            # and load again.
             policy = self._adapted(env_spec)
         _check_fits(policy, envs)
         self.policy = policy
@@ -91,28 +93,30 @@ class PolicyHolder:
 
 
 def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
-    """Raise PolicyLoadError where the policy asks for what these environments do not have."""
+    """Raise PolicyLoadError if the policy acts row by row in a vector environment, or `envs` lack masks."""
     name = name_of(policy.users_own)
     is_native = isinstance(envs[0], VectorEnv)
-    instead = 'omit {vectorization="native"}: {envs_per_worker=…} then steps environments'
+    instead = 'omit {vectorization="native"} to step {envs_per_worker=…} single environments'
     if is_native and policy.row_by_row:
         raise PolicyLoadError(
             f"{name} acts on one observation at a time, "
-            "and a native vector environment needs actions for all rows",
+            "expected a policy that acts in all rows of a native vector environment",
             code="policy-not-batched",
-            hint="give the policy get_actions, and its reset, where it has one, a mask of rows as argument; "
-            f"or {instead} in turn",
+            hint="define get_actions on the policy, and let its reset, if any, accept a mask of rows; "
+            f"or {instead}",
         )
     if policy.takes_masks and (is_native or not all(env.has_wrapper_attr("action_masks") for env in envs)):
-        hint = "give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
+        hint = "add a method action_masks() to the environment, or wrap it in sb3_contrib's ActionMasker"
         if is_native:
-            hint = f"{instead} that have a method action_masks()"
+            hint = f"{instead} with a method action_masks()"
         raise PolicyLoadError(
-            f"{name} needs action masks, and the environment has none", code="policy-masks", hint=hint
+            f"{name} needs action masks, but the environment has no action_masks()",
+            code="policy-masks",
+            hint=hint,
         )
 
 
 def masks_of(env: Any) -> Any:
-    """Return the valid actions as the environment's `action_masks()` does; EnvError if that fails."""
+    """Return the result of the environment's `action_masks()`; EnvError if it fails."""
     with reporting(EnvError, "env.action_masks failed", code="env-raised"):
         return env.get_wrapper_attr("action_masks")()

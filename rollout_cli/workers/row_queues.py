@@ -1,4 +1,4 @@
-"""RowQueues: which episode numbers wait for which row."""
+"""RowQueues, the episode numbers that wait for each row."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rollout_cli.workers.values import NO_NUMBER
 
 
 class RowQueues:
-    """Queues of numbers; row j takes the lowest of queue j % n_queues.
+    """Queues of episode numbers; row j takes the lowest number of queue j % n_queues.
 
-    With a queue for each row, number i runs in row i % n_rows: the last bits of a network's output may depend
-    on the row. With one queue, the next free row takes the lowest number, so that no row lags behind: for
-    policies that act alike in every row, and for environments that reset their rows themselves.
+    With one queue per row, number i runs in row i % n_rows: the last bits of a network's output may depend on
+    the row. With one queue, the next free row takes the lowest number, and no row waits for others. It serves
+    policies that act the same in every row, and environments that reset their rows themselves.
     """
 
     def __init__(self, n_queues: int) -> None:
-        # In falling order: the last one is taken first.
+        # In descending order: `take` pops from the end.
         self._queues: list[list[int]] = [[] for _ in range(n_queues)]
 
     def resized(self, n_queues: int, stride: int) -> Self:
-        """Return these queues if they are `n_queues`, else as many new ones with the same numbers."""
+        """Return these queues if there are `n_queues`, else `n_queues` new queues with the same numbers."""
         if n_queues == len(self._queues):
             return self
         queues = type(self)(n_queues)
@@ -33,7 +33,7 @@ class RowQueues:
         return any(self._queues)
 
     def add(self, numbers: Iterable[int], stride: int) -> None:
-        """Add numbers of a worker that owns every `stride`-th one."""
+        """Add numbers of a worker to which every `stride`-th number belongs."""
         queues = self._queues
         count = len(queues)
         for number in numbers:
@@ -52,11 +52,11 @@ class RowQueues:
         return [queue[-1] for queue in self._queues if queue]
 
     def has(self, row: int) -> bool:
-        """Return whether a number waits for this row."""
+        """Return True if a number waits for this row."""
         return bool(self._queues[row % len(self._queues)])
 
     def take(self, rows: Iterable[int]) -> list[int]:
-        """Remove the lowest number of each of these rows and return them, NO_NUMBER where none waits."""
+        """Remove and return the lowest number of each row in `rows`, NO_NUMBER if none waits for it."""
         numbers = []
         for row in rows:
             queue = self._queues[row % len(self._queues)]
@@ -64,6 +64,6 @@ class RowQueues:
         return numbers
 
     def take_lowest(self) -> tuple[int, int]:
-        """Remove the lowest number of all, and return its queue and the number."""
+        """Remove the lowest number of all queues; return the index of its queue and the number."""
         _, index = min((queue[-1], index) for index, queue in enumerate(self._queues) if queue)
         return index, self._queues[index].pop()

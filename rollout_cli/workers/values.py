@@ -1,4 +1,4 @@
-"""What a worker and its sampler both know: the rules for episodes, the report, the box for what runs."""
+"""Values that workers and samplers share: EpisodeRules, WorkerReport, and the base class of crash boxes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rollout_cli.sources.pins import PinnedFile, agreed
 
 OnInvalidAction = Literal["error", "clip", "warn"]
 
-NO_NUMBER = -1  # Stands for no episode, where a row runs none.
-# Bytes of observations after which an episode has no end: it is kept in memory until it ends.
+NO_NUMBER = -1  # The number of a row without an episode.
+# Maximum bytes of observations of an episode without a time limit, since it stays in memory until it ends.
 _GUARD_BYTES = 8 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRules:
-    """What a worker does about user code that nearly keeps its contract.
+    """Rules for invalid actions, reset options and endless episodes.
 
     Attributes:
-        invalid_action: What becomes of an action outside of its space: its episode fails before the
-            environment sees it; it is moved to the nearest bound (which nan does not have); or it goes to the
-            environment as it is.
-        reset_options: The options of each reset of a single environment.
-        tasks: Episode i is reset with those of task i % n over them.
-        step_guard: Steps after which an episode that no limit ends is taken to have no end, and fails.
+        invalid_action: Handling of an action outside its space. `error` fails the episode before the
+            environment receives the action, `clip` clips it to the bounds (nan fails), `warn` passes it to
+            the environment unchanged.
+        reset_options: The options of every reset of a single environment.
+        tasks: Options that vary by episode: task i % n overrides `reset_options` in episode i.
+        step_guard: Steps at which an episode without a time limit fails.
     """
 
     invalid_action: OnInvalidAction = "error"
@@ -38,12 +38,12 @@ class EpisodeRules:
     tasks: Sequence[Mapping[str, Any]] = ()
 
     def options_of(self, number: int) -> dict[str, Any] | None:
-        """Return the options of the reset of episode `number`, a copy; None where no options are given."""
+        """Return a copy of the reset options of episode `number`, or None if it has no options."""
         task = self.tasks[number % len(self.tasks)] if self.tasks else {}
         return copy.deepcopy({**self.reset_options, **task}) or None
 
     def task_of(self, number: int) -> int | str:
-        """Return the task of episode `number` as it is recorded: its index, or its name if all have one."""
+        """Return the recorded task of episode `number`: its name if all tasks have one, else its index."""
         index = number % len(self.tasks)
         if all(isinstance(task.get("name"), str) for task in self.tasks):
             name: str = self.tasks[index]["name"]
@@ -51,22 +51,22 @@ class EpisodeRules:
         return index
 
     def most_steps(self, row_bytes: int) -> int:
-        """Return how many steps an episode without a limit may have, given a step's bytes of observations."""
+        """Return the maximum steps without a time limit; `row_bytes` is the size of one observation."""
         return max(1, min(self.step_guard, _GUARD_BYTES // max(1, row_bytes)))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What only a worker knows of its policy and its environment.
+    """A worker's description of its policy and environment, which other processes have not loaded.
 
     Attributes:
-        env: The record of the environment, as `describe_env` makes it.
+        env: The record of the environment from `describe_env`.
         policy_class: The dotted name of the policy's class or function.
-        modules: The top-level modules that are loaded and no part of Python.
-        scope: `n_envs` where its episodes depend on how many environments a worker has, else `any`.
-        not_reproducible: Why its episodes cannot be reproduced, where that is known before they run.
-        files: The files that its policy and its environment have read.
-        warnings: What is wrong for data in its environment, a line each: wrappers, and observations that are
+        modules: The loaded top-level modules outside the standard library.
+        scope: `n_envs` if episodes depend on the number of environments per worker, else `any`.
+        not_reproducible: The reason that episodes cannot be reproduced, or None if no reason is known.
+        files: The files that the policy and the environment read.
+        warnings: Warnings about data quality, one per line: unsuitable wrappers, and observations that are
             cast.
     """
 
@@ -79,10 +79,10 @@ class WorkerReport:
     warnings: tuple[str, ...] = ()
 
     def joined(self, other: Self) -> Self:
-        """Return this report with what another worker, or this one later, knows beyond it.
+        """Return this report with the modules, files and warnings of another or later report added.
 
         Raises:
-            ChangedFilesError: If the other one read another content of a file.
+            ChangedFilesError: If a file has different contents in the two reports.
         """
         return replace(
             self,
@@ -93,19 +93,19 @@ class WorkerReport:
 
 
 class NullCrashBox:
-    """Where a worker notes what it runs, for a sampler that watches it. This one, the base, notes nothing."""
+    """Base class of crash boxes, which record the running episodes for the sampler; it records nothing."""
 
     def begin(self, row: int, number: int) -> None:
-        """Note that a row runs an episode, or none (NO_NUMBER)."""
+        """Record the episode number of a row, NO_NUMBER for none."""
 
     def note(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Note what all rows run, (n,)."""
+        """Record the episode numbers of all rows, (n,)."""
 
     def step(self) -> None:
-        """Note that the worker is alive."""
+        """Record that the worker is alive."""
 
     def begin_turn(self) -> None:
-        """Note that episodes run from now on: a worker that builds or waits is not stuck in a step."""
+        """Record that the worker starts to run steps; while it builds or waits, it cannot hang in a step."""
 
     def end_turn(self) -> None:
-        """Note that they do not; this is not called where the process ends in between."""
+        """Record that the worker stops running steps; not called if the process dies before."""

@@ -1,6 +1,7 @@
-"""Worker: what a sampler or a script asks of a worker, whatever engine runs its episodes.
+"""Worker, the interface that samplers and scripts use, and Engine, the protocol that runs its episodes.
 
-The verbs are garage's. Beside them a sampler gives a worker numbers, and takes finished episodes as chunks.
+The verbs are garage's. A sampler uses other methods: it assigns episode numbers and takes finished episodes
+as chunks.
 """
 
 from __future__ import annotations
@@ -32,114 +33,113 @@ from rollout_cli.workers.values import NO_NUMBER, OnInvalidAction, WorkerReport
 Env = gymnasium.Env[Any, Any]
 
 VERBS = ("start_episode", "step_episode", "collect_episode", "rollout")
-"""What garage's workers override."""
+"""The methods that garage's workers override."""
 
 OVERRIDABLE = ("reset_env", "reset_agent", "step_env", "predecessors")
-"""The places to override in place of these."""
+"""The methods that a subclass overrides instead of `VERBS`."""
 
 OWN_EPISODES = 1 << 24
-"""How many numbers lie between those that two workers run by their own verbs."""
+"""Distance between the first episode numbers of two workers that run episodes by the verbs."""
 
 HOLD_SECONDS = 0.25
-"""How long a finished episode waits at most for lower numbers of its worker to end."""
+"""Maximum time for which a finished episode waits for lower numbers of its worker to end."""
 
 _clock = time.perf_counter
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What an engine works with."""
+    """The arguments of an engine."""
 
-    root: int
-    worker: Worker  # Its hooks, its crash box, and what is its own.
+    root: int  # The root seed.
+    worker: Worker  # For its hooks, crash box, rules and number.
     policy: AdaptedPolicy
     rule: OnInvalidAction
-    seeders: Sequence[EpisodeSeeder]  # One for each row, and one for what all rows share.
-    queue: RowQueues  # The numbers that wait; it is the worker's.
+    seeders: Sequence[EpisodeSeeder]  # One per row, and one for the generators that all rows share.
+    queue: RowQueues  # The waiting numbers, shared with the worker.
     limit: float  # Steps after which the run truncates an episode.
 
 
 class Engine(Protocol):
-    """Runs episodes in rows, and keeps those that have ended until they are taken.
+    """Runs episodes in rows, and keeps the finished ones until they are taken.
 
-    Whoever calls `begin`, `step` or `run` gives what these raise to `fail`.
+    The caller of `begin`, `step` or `run` passes every exception that they raise to `fail`.
     """
 
-    in_turn: bool  # Whether one episode runs at a time.
-    row_bytes: int  # Of a step, without its infos and texts.
-    scope: Literal["any", "n_envs"]  # `n_envs` where an episode depends on how many rows there are.
+    in_turn: bool  # True if one episode runs at a time.
+    row_bytes: int  # Bytes of a step, without its infos and strings.
+    scope: Literal["any", "n_envs"]  # `n_envs` if an episode depends on the number of rows.
 
     @property
     def finished_rows(self) -> int:
-        """How many steps the episodes have that have ended."""
+        """Number of steps in finished episodes."""
 
     @property
     def not_reproducible(self) -> str | None:
-        """Why the episodes cannot be reproduced, where that is known."""
+        """The reason that episodes cannot be reproduced, or None if no reason is known."""
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
-        """The numbers of the episodes that run."""
+        """The numbers of the running episodes."""
 
     @property
     def casts(self) -> list[str]:
-        """Warnings about observations that have lost digits."""
+        """Warnings about observations that lost digits."""
 
     def use_policy(self, policy: AdaptedPolicy) -> None:
         """Run the next episodes with `policy`: new parameters, or another policy of the same form.
 
-        No episode runs. The environments did not change, so they are not searched for generators again.
+        No episode may be running. The environments are unchanged and are not searched for generators again.
         """
 
     def begin(self) -> None:
-        """Begin waiting numbers, each in its row: one where rows take turns, else in all free rows."""
+        """Start waiting numbers, each in its row: in all free rows, or one if one episode runs at a time."""
 
     def step(self) -> bool:
-        """Take one step of all rows, or of one where they take turns; return whether an episode ended."""
+        """Step all rows (or the one row that runs, with `in_turn`); return True if an episode ended."""
 
     def run(self, deadline: float, enough: float) -> None:
-        """Run until the workers' clock passes `deadline`, `enough` rows have ended, or nothing is left.
+        """Run until the workers' clock passes `deadline`, `enough` rows are finished, or no number is left.
 
-        It takes at least one step.
+        Takes at least one step.
         """
 
     def fail(self, error: BaseException) -> None:
-        """Give up all episodes that run, and raise the UserCodeError that says whose step it was.
+        """Discard all running episodes, and raise the UserCodeError that names the episode and step.
 
-        Return where no code of the user's is at fault.
+        Return normally if no user code caused the error.
         """
 
     def take(self, below: float, ended_before: float) -> list[Chunk]:
-        """Remove the episodes that ended below a number or before a time; in order, in one or more chunks."""
+        """Remove episodes below a number or that ended before a time, and return them in order as chunks."""
 
     def forget(self, above: int) -> None:
-        """Give up the episodes that run, above the number `above`."""
+        """Discard the running episodes with numbers higher than `above`."""
 
 
 class Worker(InContext, abc.ABC):
-    """Runs one policy in one or more environments; built where it runs, and never pickled.
+    """Runs one policy in one or more environments; built in the process where it runs, and never pickled.
 
-    The legal order of the verbs: `update_agent` and `update_env` at least once each; then any number of
-    episodes, each by `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout`
-    does these three. A sampler calls `assign`, `advance` and `take` in place of these. Both updates may be
-    called again once all finished episodes are taken. Where policy and environment both change, and each fits
-    the other's new one alone, `forget_agent` comes before the two.
+    The legal order of the verbs: call `update_agent` and `update_env` at least once each. Then collect any
+    number of episodes: `start_episode`, `step_episode` until it returns True, and `collect_episode`, or
+    `rollout`, which calls these three. A sampler calls `assign`, `advance` and `take` instead. Both updates
+    may be called again once all finished episodes are taken. If a new policy and a new environment fit only
+    each other, call `forget_agent` before the two updates.
 
-    A worker takes the numbers of its own episodes from `worker_number * 2**24` on, so that no two workers run
-    the same.
+    The verbs number a worker's episodes from `worker_number * 2**24`: no two workers run the same episode.
 
-    A subclass may override `worker_init`, and the places that `OVERRIDABLE` names. Samplers do not call the
-    verbs, and refuse a class that overrides them.
+    A subclass may override `worker_init` and the methods in `OVERRIDABLE`. Samplers do not call the verbs,
+    and reject a class that overrides them.
 
     Args:
-        seed: The root seed of the run; every episode's seeds come from it and the episode's number.
+        seed: The root seed of the run; every episode's seeds are derived from it and the episode number.
         max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
-        worker_number: Which of the run's workers this is, from 0.
-        deterministic: Whether a policy that has a deterministic mode uses it.
-        fresh_env: Whether the environment is closed and built anew for each episode.
+        worker_number: Index of this worker in the run, from 0.
+        deterministic: Whether to use the policy's deterministic mode, if it has one.
+        fresh_env: Whether to close and rebuild the environment for every episode.
     """
 
-    _n_envs = 1  # How many rows: episodes that it may run at once.
+    _n_envs = 1  # Number of rows: the episodes that can run at once.
 
     def __init__(
         self,
@@ -158,47 +158,47 @@ class Worker(InContext, abc.ABC):
         self._seeders = [EpisodeSeeder(seed) for _ in range(self._n_envs + 1)]
         self._queue = RowQueues(self._n_envs)
         self._next_number = worker_number * OWN_EPISODES
-        self._envs: list[Any] = []  # One a row, or the vector environment.
+        self._envs: list[Any] = []  # One per row, or the vector environment.
         self._env_spec: EnvSpec | None = None
         self._engine: Engine | None = None
-        self._engine_form: tuple[Any, ...] | None = None  # Of the policy that the engine was built for.
+        self._engine_form: tuple[Any, ...] | None = None  # The form of the policy in the engine.
         self.worker_init()
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:  # noqa: ARG003
-        """Return how many numbers a worker with these arguments runs at once: it wants blocks of so many."""
+        """Return the number of episodes that a worker with these arguments runs at once: its block size."""
         return 1
 
     @classmethod
     def overridable(cls, worker_args: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG003
-        """Return those of the places to override that a worker with these arguments calls."""
+        """Return the names in `OVERRIDABLE` that a worker with these arguments calls."""
         return OVERRIDABLE
 
-    # -- places to override ----------------------------------------------------------------------------------
+    # -- methods to override ---------------------------------------------------------------------------------
 
     def worker_init(self) -> None:
         """Prepare the process; called once, before the first update."""
 
     def reset_env(self, env: Env, number: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment for episode `number`, with the run's options; return observation and info."""
+        """Reset the environment for episode `number`, with the run's reset options; return `(obs, info)`."""
         options = self.rules.options_of(number)
         if options is None:
             return env.reset(seed=seed)
         return env.reset(seed=seed, options=options)
 
     def reset_agent(self, agent: Any, number: int) -> None:  # noqa: ARG002
-        """Reset the policy for episode `number`, after the environment; `agent` is the user's own object."""
+        """Reset the policy for episode `number`, after the environment; `agent` is the user's object."""
         assert self._holder.policy is not None
         self._holder.policy.reset()
 
     def step_env(self, env: Env, action: Any) -> Any:
-        """Take one step of the environment; return what `env.step` does. It is recorded."""
+        """Take one step of the environment; return the result of `env.step`, which is recorded."""
         return env.step(action)
 
     def predecessors(self, number: int) -> Sequence[int]:  # noqa: ARG002
-        """Return the episodes on which `number` builds, in their order.
+        """Return the numbers of the episodes that episode `number` depends on, in order.
 
-        Where this worker has not just run them, it runs them right before it, and does not record them.
+        If this worker has not just run them, it runs them first, without recording them.
         """
         return ()
 
@@ -206,18 +206,18 @@ class Worker(InContext, abc.ABC):
 
     @abc.abstractmethod
     def update_env(self, env_update: Any) -> None:
-        """Take a new environment, or an EnvUpdate to apply to the present one; None changes nothing.
+        """Use a new environment, or apply an EnvUpdate to the current one; None is a no-op.
 
         Raises:
-            EnvTypeError: If it is none of these (a TypeError, too).
-            EnvLoadError: If it cannot be built, or has a space that cannot be recorded.
+            EnvTypeError: If the object is neither an environment nor an update (also a TypeError).
+            EnvLoadError: If the environment cannot be built, or has a space that cannot be recorded.
         """
 
     def update_agent(self, agent_update: Any) -> None:
-        """Take a new policy, or parameters (dict, tuple or array) for the present one; None changes nothing.
+        """Use a new policy, or new parameters (dict, tuple or array) for the current one; None is a no-op.
 
         Raises:
-            PolicyLoadError: If it cannot be loaded or recognised.
+            PolicyLoadError: If the policy cannot be loaded or recognized.
         """
         if agent_update is None:
             return
@@ -227,20 +227,20 @@ class Worker(InContext, abc.ABC):
             self._make_ready()
 
     def forget_agent(self) -> None:
-        """Let go of the policy, which the next environment need not fit; `update_agent` must follow."""
+        """Drop the policy, so that the next environment need not fit it; `update_agent` must follow."""
         self._forget()
         self._holder.forget()
 
     @abc.abstractmethod
     def _new_engine(self, setting: Setting) -> Engine:
-        """Return the engine for the policy and the environments."""
+        """Return a new engine for the policy and the environments."""
 
     def _n_queues(self, policy: AdaptedPolicy) -> int:  # noqa: ARG002
         """Return 1 if any row may run any number, else the number of rows."""
         return self._n_envs
 
     def _use_spec(self, spec: EnvSpec) -> None:
-        """Work in the environments, which have this spec, from now on."""
+        """Use the new environments, which have this spec, from now on."""
         if spec != self._env_spec:
             self._holder.policy = None
         self._env_spec = spec
@@ -248,7 +248,7 @@ class Worker(InContext, abc.ABC):
         self._make_ready()
 
     def _make_ready(self) -> None:
-        """Build an engine once both the policy and the environment are known, or keep one that fits."""
+        """Build an engine once both the policy and the environment are known, or keep a matching engine."""
         if not (self._env_spec and self._envs):
             return
         policy = self._holder.adapt(self._env_spec, self._envs)
@@ -256,7 +256,8 @@ class Worker(InContext, abc.ABC):
             return
         if self.finished_rows:
             raise InternalError(
-                "an update came before the finished episodes were taken", hint="call collect_episode first"
+                "update_agent or update_env was called with finished episodes not yet taken",
+                hint="call collect_episode first",
             )
         # Actions that are valid by construction need no check.
         rule = "warn" if policy.trusted else self.rules.invalid_action
@@ -270,12 +271,12 @@ class Worker(InContext, abc.ABC):
         self._engine = self._new_engine(setting)
         self._engine_form = form
 
-    # -- the documents' verbs --------------------------------------------------------------------------------
+    # -- garage's verbs --------------------------------------------------------------------------------------
 
     def start_episode(self) -> None:
-        """Begin assigned numbers, each in its row; where none is assigned, those after the last.
+        """Start the assigned numbers, each in its row; if none is assigned, continue after the last number.
 
-        Where rows take turns, and with one row, this is the lowest one, and an episode that runs is given up.
+        If one episode runs at a time, start the lowest number only, and discard a running episode.
         """
         engine = self._ready()
         if engine.in_turn:
@@ -286,31 +287,31 @@ class Worker(InContext, abc.ABC):
             engine.begin()
 
     def step_episode(self) -> bool:
-        """Take one step in every row, or in the one whose turn it is; return whether an episode ended."""
+        """Step every row, or only the running row if rows alternate; return True if an episode ended."""
         engine = self._ready()
         if not self.has_work:
-            raise InternalError("step_episode was called with no episode under way: call start_episode first")
+            raise InternalError("step_episode was called while no episode runs: call start_episode first")
         with _reporting_failures(engine):
             return engine.step()
 
     def collect_episode(self) -> EpisodeBatch:
-        """Return the finished episodes that were not collected yet; InternalError where there are none."""
+        """Return the finished episodes that were not collected yet; InternalError if there is none."""
         if chunks := self.take(everything=True):
             return EpisodeBatch.from_chunks(self.env_spec, chunks)
         raise InternalError("collect_episode was called with no finished episode")
 
     def rollout(self) -> EpisodeBatch:
-        """Run the assigned episodes, or else one of every row, and return them: no short one wins a race."""
+        """Run the assigned episodes, or else one per row, and return all: short episodes are not favored."""
         self.start_episode()
         while self.has_work:
             self.step_episode()
         return self.collect_episode()
 
-    # -- a sampler's questions -------------------------------------------------------------------------------
+    # -- for samplers ----------------------------------------------------------------------------------------
 
     @property
     def agent(self) -> Any:
-        """The policy, as the user made it; None before the first update."""
+        """The user's policy object; None before the first update."""
         return self._holder.users_own
 
     @property
@@ -320,13 +321,13 @@ class Worker(InContext, abc.ABC):
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Spaces of its environment, and the limit in force: the lower of the environment's and its own."""
+        """The spaces and the step limit, which is the lower of the environment's and the run's."""
         if self._env_spec is None:
             raise InternalError("the worker has no environment yet: call update_env first")
         return self._env_spec
 
     def start_call(self, *, number_stride: int, salt: tuple[int, ...]) -> None:
-        """Drop all numbers and finished episodes; these values of the context hold until the next call."""
+        """Drop all numbers and finished episodes, and use these values of the context until the next call."""
         self.retract(above=None)
         self._context = replace(self._context, number_stride=number_stride, salt=salt)
 
@@ -337,12 +338,12 @@ class Worker(InContext, abc.ABC):
         self._queue.add(chain.from_iterable(ranges), self.number_stride)
 
     def advance(self, deadline: float, enough: float = math.inf) -> None:
-        """Run assigned numbers, at least a step, until `time.perf_counter()` passes `deadline` or all ended.
+        """Run assigned numbers, at least a step, until `time.perf_counter()` passes `deadline` or all end.
 
-        It returns earlier once `finished_rows` reaches `enough`.
+        Return earlier once `finished_rows` reaches `enough`.
 
         Raises:
-            UserCodeError: If the policy or the environment fails, in one of the error's `episodes`.
+            UserCodeError: If the policy or the environment fails; `episodes` are the numbers it may concern.
         """
         engine = self._ready()
         if self.has_work:
@@ -350,10 +351,10 @@ class Worker(InContext, abc.ABC):
                 engine.run(deadline, enough)
 
     def take(self, *, everything: bool = False) -> list[Chunk]:
-        """Remove finished episodes and return them in the order of their numbers, as one chunk or several.
+        """Remove finished episodes and return them in the order of their numbers, as one or more chunks.
 
-        Where not `everything` is asked for, one that a lower number of this worker's holds up is kept back
-        for up to a quarter of a second, so that a chunk has few gaps.
+        Unless `everything` is true, an episode stays for up to a quarter of a second while a lower number of
+        this worker still runs or waits, so that chunks have few gaps.
         """
         if self._engine is None:
             return []
@@ -363,7 +364,7 @@ class Worker(InContext, abc.ABC):
         return self._engine.take(below, _clock() - HOLD_SECONDS)
 
     def retract(self, *, above: int | None) -> None:
-        """Drop waiting and running numbers above `above`; for None, all of them, and the finished ones."""
+        """Drop waiting and running numbers above `above`; with None, drop all, and finished episodes too."""
         last = NO_NUMBER if above is None else above
         self._queue.drop_above(last)
         self._forget(last)
@@ -377,21 +378,21 @@ class Worker(InContext, abc.ABC):
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
-        """The numbers of the episodes that run."""
+        """The numbers of the running episodes."""
         return () if self._engine is None else self._engine.running_numbers
 
     @property
     def finished_rows(self) -> int:
-        """How many rows `take(everything=True)` would give."""
+        """Number of rows (steps) that `take(everything=True)` would return."""
         return 0 if self._engine is None else self._engine.finished_rows
 
     @property
     def finished_bytes(self) -> int:
-        """About how many bytes it would give."""
+        """Approximate bytes that `take(everything=True)` would return."""
         return 0 if self._engine is None else self._engine.finished_rows * self._engine.row_bytes
 
     def report(self) -> WorkerReport:
-        """Return what only a worker knows of the policy and environment; files are not its business."""
+        """Describe the policy and environment as loaded in this worker; the caller adds the files."""
         engine = self._ready()
         return WorkerReport(
             env=describe_env(self.env),
@@ -403,7 +404,7 @@ class Worker(InContext, abc.ABC):
         )
 
     def shutdown(self) -> None:
-        """Close the environments, and give up the episodes that run; EnvError if that fails."""
+        """Close the environments and discard running episodes; EnvError if closing fails."""
         self._forget()
         self._engine = None
         envs = self._envs
@@ -412,14 +413,14 @@ class Worker(InContext, abc.ABC):
             close_env(env)
 
     def _forget(self, above: int = NO_NUMBER) -> None:
-        """Give up the episodes that run, above a number."""
+        """Discard the running episodes with numbers higher than `above`."""
         if self._engine is not None:
             self._engine.forget(above)
 
     def _ready(self) -> Engine:
         if self._engine is None:
             raise InternalError(
-                "the worker needs both a policy and an environment: update_agent and update_env"
+                "the worker needs both a policy and an environment: call update_agent and update_env"
             )
         return self._engine
 

@@ -599,10 +599,8 @@ def test_hints_name_arguments_in_python_and_flags_on_the_command_line(
         worker.rollout()
     assert all(option in caught.value.hint for option in ("max_episode_length=N", "episode_step_guard="))
     report(caught.value, as_json=False, verbose=False)
-    assert (
-        "hint: --max-episode-length N truncates it; --episode-step-guard says how long"
-        in capsys.readouterr().err
-    )
+    hint = capsys.readouterr().err.partition("hint: ")[2]
+    assert all(option in hint for option in ("--max-episode-length N ", "--episode-step-guard "))
 
 
 @each_backend

@@ -1,1 +1,1 @@
-"""The engine of vector environments: arrays go to time-major rings, and episodes are gathered from these."""
+"""The engine of vector environments: it stores steps in time-major rings and gathers episodes from them."""

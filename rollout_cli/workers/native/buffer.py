@@ -1,8 +1,7 @@
-"""RolloutBuffer: the steps of n rows in time-major rings, from which whole episodes are gathered.
+"""RolloutBuffer, which stores the steps of n rows in time-major ring buffers and gathers complete episodes.
 
-A step of all rows is one copy a column, and many short episodes are gathered by one index. Long ones are put
-aside in pieces before the ring comes round to them, so memory is bounded by what the episodes themselves
-need.
+Recording a step of all rows takes one copy per column, and one index gathers many short episodes. Steps of
+long episodes are copied out before the ring overwrites them, so memory is bounded by the episodes' own size.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from rollout_cli.workers.batches import InfoKey, batch_columns, info_table
 InfoGroup = Literal["env", "agent"]
 
 _PADDING = 8
-"""Rows of the rings that no row of the environment has. Without them one row's steps lie a power of two bytes
-apart, share few lines of the processor's cache, and take three times as long to gather."""
+"""Unused extra rows of the rings. Without them, the steps of a row can be a power of two bytes apart, which
+maps them to few cache lines and makes gathering three times slower."""
 
 _RING_BYTES = 32 << 20
 _FEWEST_STEPS = 16
@@ -33,24 +32,24 @@ _MOST_STEPS = 1024
 
 @dataclass(slots=True)
 class Episodes:
-    """Facts of k episodes, an array (k,) each; of those that run in n rows, an array (n,) each."""
+    """Metadata of k episodes, or of the running episodes of n rows, as one array (k,) or (n,) per field."""
 
     row: Array
-    number: Array  # -1 for none.
-    seed: Array  # Of the reset; -1 for none.
-    start: Array  # The first step. Steps are counted over all that the buffer recorded.
+    number: Array  # -1 if the row has no episode.
+    seed: Array  # The seed of the reset; -1 if it had none.
+    start: Array  # The first step, counted from the first step in the buffer.
     stop: Array  # One after the last step.
-    unsaved: Array  # The first step that was not put aside.
+    unsaved: Array  # The first step that was not copied out of the rings.
     terminated: Array
     truncated: Array
-    started_at: Array  # Times of the reset and of the end, in seconds of the workers' clock.
-    ended_at: Array
-    info: Array  # Of the reset.
+    started_at: Array  # Time of the reset, in seconds of the workers' clock.
+    ended_at: Array  # Time of the end, in the same seconds.
+    info: Array  # The info of the reset.
     last: tuple[Array, ...] = ()  # The last observations, one array (k, *shape) a leaf.
 
     @classmethod
     def none(cls, n_rows: int) -> Self:
-        """Return the facts of rows that run no episode."""
+        """Return the metadata of rows without an episode."""
         facts: list[Any] = [
             np.arange(n_rows),
             *np.full((5, n_rows), -1),
@@ -61,13 +60,13 @@ class Episodes:
         return cls(*facts)
 
     def select(self, indices: Array) -> Self:
-        """Return some of them."""
+        """Return the episodes at these indices or in this mask."""
         facts = {name: getattr(self, name)[indices] for name in _FACTS}
         return replace(self, **facts, last=tuple([leaf[indices] for leaf in self.last]))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the episodes of the parts after one another."""
+        """Return the concatenated episodes of the parts."""
         facts: dict[str, Any] = {}
         for name in _FACTS:
             facts[name] = np.concatenate([getattr(part, name) for part in parts])
@@ -79,7 +78,7 @@ _FACTS = [field.name for field in fields(Episodes) if field.name != "last"]
 
 
 class Ring(NamedTuple):
-    """Values of one info, and which of them there are."""
+    """Values of one info, and a mask of the steps that have a value."""
 
     values: Array
     has: Array
@@ -87,19 +86,19 @@ class Ring(NamedTuple):
 
 @dataclass(slots=True)
 class Columns:
-    """Steps of n rows in rings (slots, width, ...), or steps (T, ...) that were gathered from them."""
+    """Steps of n rows in rings (slots, width, ...), or steps (T, ...) gathered from them."""
 
-    leaves: list[Array]  # Those of observations, those of actions, and the rewards.
+    leaves: list[Array]  # The leaves of observations, the leaves of actions, and the rewards.
     infos: dict[tuple[InfoGroup, InfoKey], Ring]
 
     def mapped(self, function: Callable[[Array], Array]) -> Self:
-        """Return what a function makes of each column."""
+        """Apply a function to each column and return the new columns."""
         infos = {key: Ring(*map(function, ring)) for key, ring in self.infos.items()}
         return type(self)([function(leaf) for leaf in self.leaves], infos)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the parts in sequence; those that lack others' infos get zeros that nobody reads."""
+        """Return the concatenated parts; infos that a part lacks are filled with zeros and masked out."""
         examples: dict[Any, Ring] = {}
         for part in parts:
             examples |= part.infos
@@ -115,12 +114,12 @@ class Columns:
 
 
 class RolloutBuffer:
-    """Columns of n rows, whose observations and actions have these leaves.
+    """Ring buffers for n rows, whose observations and actions have these leaves.
 
     Attributes:
-        step: How many steps were recorded.
-        row_bytes: The bytes of one row, without its texts.
-        finished_rows: How many steps the episodes have that ended and were not taken.
+        step: Number of recorded steps.
+        row_bytes: Bytes of one step of one row, without its strings.
+        finished_rows: Number of steps in finished episodes that were not taken.
     """
 
     def __init__(
@@ -146,17 +145,17 @@ class RolloutBuffer:
     # -- a step ----------------------------------------------------------------------------------------------
 
     def begin_step(self, observations: Iterable[Array]) -> None:
-        """Begin a step with its observations, one array (n, *shape) a leaf."""
+        """Start a step with its observations, one array (n, *shape) per leaf."""
         for ring in self._rings.infos.values():
             ring.has[self.step % self._n_slots] = False
         self._put(self._rings.leaves[: self._n_observations], observations)
 
     def put_actions(self, actions: Iterable[Array]) -> None:
-        """Record the actions of the present step, one array (n, *shape) a leaf."""
+        """Record the actions of the current step, one array (n, *shape) per leaf."""
         self._put(self._rings.leaves[self._n_observations : -1], actions)
 
     def put_rewards(self, rewards: Array) -> None:
-        """Record the rewards of the present step, (n,)."""
+        """Record the rewards of the current step, (n,)."""
         self._put(self._rings.leaves[-1:], [rewards])
 
     def _put(self, rings: Iterable[Array], columns: Iterable[Array]) -> None:
@@ -165,7 +164,7 @@ class RolloutBuffer:
             ring[slot, : self._n_rows] = column
 
     def put_infos(self, group: InfoGroup, infos: Any, within: Array | None = None) -> None:
-        """Record infos of the present step, of the rows in the mask `within` (n,); None for all."""
+        """Record infos of the current step for the rows in the mask `within` (n,), or for all rows."""
         if type(infos) is dict and not infos:
             return
         slot = self.step % self._n_slots
@@ -181,24 +180,24 @@ class RolloutBuffer:
             ring.has[slot, : self._n_rows] |= mask
 
     def end_step(self) -> bool:
-        """Count the step; return whether `make_room` must come before the next one."""
+        """Count the step; return True if `make_room` must be called before the next step."""
         self.step += 1
         return self.step % (self._n_slots // 2) == 0
 
     def make_room(self, running: Episodes) -> None:
-        """Put aside older ended episodes, and older steps of running ones, before they are overwritten."""
+        """Copy older ended episodes, and older steps of running ones, before the rings overwrite them."""
         oldest = self.step - self._n_slots // 2
         if self._ended:
             self._overdue += self._cut(lambda ended: ended.unsaved < oldest)
         rows = np.flatnonzero((running.number >= 0) & (running.unsaved < oldest))
         running.stop[rows] = self.step
         for number, steps in self._gathered_by_episode(running.select(rows)):
-            # A copy does not keep others' steps in memory.
+            # A view would keep the steps of all rows in memory.
             self._pieces.setdefault(number, []).append(steps.mapped(np.copy))
         running.unsaved[rows] = self.step
 
     def _gathered(self, episodes: Episodes) -> Columns:
-        """Return the steps of episodes that were not put aside, by one index for all of them."""
+        """Return the episodes' steps that are still in the rings, gathered with one index array."""
         starts = episodes.unsaved
         lengths = episodes.stop - episodes.unsaved
         offsets = np.cumsum(lengths) - lengths
@@ -206,7 +205,7 @@ class RolloutBuffer:
         index += np.arange(0, len(index) * self._width, self._width)
 
         def gathered(ring: Array) -> Array:
-            # A place past the end is one at the beginning: that is what makes it a ring.
+            # An index past the end wraps to the start of the ring.
             flat = ring.reshape(self._n_slots * self._width, *ring.shape[2:])
             return flat.take(index, axis=0, mode="wrap")
 
@@ -221,19 +220,19 @@ class RolloutBuffer:
     # -- episodes --------------------------------------------------------------------------------------------
 
     def end(self, episodes: Episodes) -> None:
-        """Take note of k episodes that ended."""
+        """Add k episodes that ended."""
         self._ended.append(episodes)
         self.finished_rows += int((episodes.stop - episodes.start).sum())
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Forget the steps of episodes that were given up."""
+        """Delete the steps of discarded episodes."""
         for number in numbers:
             self._pieces.pop(number, None)
 
     def take(self, below: float, ended_before: float) -> list[Chunk]:
-        """Remove episodes that ended, and return them in the order of their numbers in one chunk, if any.
+        """Remove ended episodes and return them in the order of their numbers, in one chunk or none.
 
-        Those stay that are not `below` a number, unless they ended before the time `ended_before`.
+        Episodes numbered `below` or higher stay, unless they ended before the time `ended_before`.
         """
         chunks = self._overdue
         self._overdue = []
@@ -246,7 +245,7 @@ class RolloutBuffer:
         return [chunk]
 
     def _cut(self, selected: Callable[[Episodes], Array]) -> list[Chunk]:
-        """Remove the episodes that ended and are selected, bool (k,), and return them."""
+        """Remove the ended episodes that `selected` returns True for, bool (k,), and return them."""
         ended = Episodes.joined(self._ended)
         is_selected = selected(ended)
         self._ended = [] if is_selected.all() else [ended.select(~is_selected)]
@@ -256,7 +255,7 @@ class RolloutBuffer:
         return [self._chunk(ended.select(indices[np.argsort(ended.number[indices])]))]
 
     def _chunk(self, ended: Episodes) -> Chunk:
-        """Return episodes, in the order of their numbers, as a chunk."""
+        """Return a chunk of these episodes, which are in the order of their numbers."""
         if self._pieces.keys().isdisjoint(ended.number.tolist()):
             steps = self._gathered(ended)
         else:

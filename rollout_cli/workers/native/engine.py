@@ -1,4 +1,4 @@
-"""NativeEngine: a vector environment's rows, with one call each of the policy and environment a step."""
+"""NativeEngine, which steps all rows of a vector environment with one policy call and one `step` call."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _clock = time.perf_counter
 
 
 class NativeEngine:
-    """Runs an episode in each row of a vector environment, in any of its three modes of resetting rows.
+    """Runs one episode in each row of a vector environment, in any of the three autoreset modes.
 
     Args:
-        setting: What it works with.
+        setting: The worker, policy, queue and limit.
         rows: The vector environment.
     """
 
     in_turn = False
     scope: Literal["any", "n_envs"] = "n_envs"
     not_reproducible: str | None = None
-    casts: ClassVar[list[str]] = []  # gymnasium's own vector environments cast without a word.
+    casts: ClassVar[list[str]] = []  # gymnasium's vector environments cast silently.
 
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
         self._worker = setting.worker
@@ -61,12 +61,12 @@ class NativeEngine:
             raise UnsupportedSpaceError(
                 "vector environments with a Sequence space are not supported",
                 code="space-unsupported",
-                hint='omit {vectorization="native"}; {envs_per_worker=…} then steps copies of it',
+                hint='omit {vectorization="native"} to step {envs_per_worker=…} copies of the environment',
             )
         self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
         self.row_bytes = self._buffer.row_bytes
         self._running = Episodes.none(self._n_rows)
-        # Rows that an environment of mode NEXT_STEP resets in the next step.
+        # Rows that an environment with autoreset mode NEXT_STEP resets in the next step.
         self._resetting_rows = np.empty(0, np.int64)
         self._is_started = False
         self._where = RESET
@@ -76,21 +76,20 @@ class NativeEngine:
         self._policy.watch()
         if rows.resets_itself:
             self.not_reproducible = (
-                f"the vector environment resets a row by itself ({rows.mode.value}), "
-                "from no seed of the episode's own"
+                f"the vector environment resets its rows itself (autoreset_mode {rows.mode.value}), "
+                "without a seed per episode"
             )
 
     def use_policy(self, policy: AdaptedPolicy) -> None:
         self._policy.use(policy)
         self._is_started = False
 
-    # -- beginning -------------------------------------------------------------------------------------------
+    # -- starting episodes -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin the numbers that need not wait for their row's episode to end."""
+        """Start waiting numbers in the free rows."""
         is_free = self._running.number == NO_NUMBER
-        # Rows that reset themselves begin as they do so. Where none runs or is about to, all are reset at
-        # once.
+        # Under autoreset an episode starts at its row's reset. If no row runs or is being reset, reset all.
         if not self._is_started or (
             self._rows.resets_itself and is_free.all() and not len(self._resetting_rows)
         ):
@@ -101,10 +100,9 @@ class NativeEngine:
                 self._begin_rows(np.array(rows))
 
     def _begin_rows(self, rows: Array, infos: Any = None, *, are_all: bool = False) -> None:
-        """Begin the next number of each row (k,) that has one, with the next step; `are_all`: of all rows.
+        """Start the next waiting number of each row in `rows` (k,); `are_all` is True if these are all rows.
 
-        `infos` are those of the step in which the environment reset these rows; None where it is to be reset
-        here.
+        `infos` are the infos of the step in which the environment reset these rows. With None, reset them.
         """
         running = self._running
         numbers = np.array(self._queue.take(rows.tolist()), np.int64)
@@ -119,7 +117,7 @@ class NativeEngine:
             self._where = "policy.seed"
             if are_all:
                 self._policy.seed_all(numbers)
-            elif not self._rows.resets_itself:  # Else the draws go on from one episode to the next.
+            elif not self._rows.resets_itself:  # Under autoreset the policy is seeded once.
                 self._policy.seed(started_rows, numbers[runs])
         self._where = RESET
         if infos is None:
@@ -133,9 +131,9 @@ class NativeEngine:
             self._policy.watch()
 
     def _reset(self, rows: Array) -> Any:
-        """Let the environment reset these rows, and return its infos."""
+        """Reset these rows of the environment and return the infos."""
         numbers = self._running.number
-        # Copies: the environment may write over its arrays, as gymnasium's with copy=False do.
+        # Copies: the environment may overwrite its arrays, as gymnasium's do with copy=False.
         old_leaves = self._leaves if self._rows.keeps_mask else list(map(np.copy, self._leaves))
         result, self._running.seed[rows] = self._rows.reset(rows, numbers, is_first=not self._is_started)
         self._where = RESET_RESULT
@@ -161,12 +159,12 @@ class NativeEngine:
                 break
 
     def _step(self) -> None:
-        """Step every row: observations are recorded before the policy sees them, actions before the env."""
+        """Step every row; observations are recorded before the policy call, actions before `env.step`."""
         buffer = self._buffer
         n_rows = self._n_rows
         buffer.begin_step(self._leaves)
         self._where = self._acting
-        # Not as they came: gymnasium joins texts to tuples.
+        # Rebuild the tree from the checked leaves: gymnasium batches strings as tuples.
         observations = self._spaces.tree(self._leaves)
         action, actions, infos = self._policy.act(observations, self._running.number)
         buffer.put_actions(actions)
@@ -185,9 +183,9 @@ class NativeEngine:
         self._leaves = self._checked_leaves("observations", observations)
 
     def _checked_leaves(self, name: str, observations: Any, n_samples: int = 0) -> list[Array]:
-        """Return the leaves of a batch of observations, or of a list of so many; `name` is for errors.
+        """Return the leaves of observations, one array (n, *shape) per leaf; `name` is for errors.
 
-        They are one array (n, *shape) each.
+        `observations` is a batch, or a list of `n_samples` single observations.
         """
         columns_of = self._spaces.columns
         try:
@@ -196,13 +194,13 @@ class NativeEngine:
             )
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(
-                f"the {name} lack {error!r}: {shown(observations)}", code="value-structure"
+                f"the {name} are {shown(observations)}, which lack {error!r}", code="value-structure"
             ) from error
         pairs = zip(self._spaces.leaves, columns, strict=True)
         return [leaf_batch(name, leaf, values, n_samples or self._n_rows) for leaf, values in pairs]
 
     def _finish_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
-        """Record a step's infos, finish the episodes that ended, and begin those whose rows are reset."""
+        """Record a step's infos, finish the episodes that ended, and start new ones in the reset rows."""
         buffer = self._buffer
         mode = self._rows.mode
         leaves = self._leaves
@@ -219,7 +217,7 @@ class NativeEngine:
         if buffer.end_step():
             self._make_room()
         if mode is AutoresetMode.NEXT_STEP:
-            is_over[self._resetting_rows] = False  # The flags of a step that resets a row mean nothing.
+            is_over[self._resetting_rows] = False  # A step that resets a row has meaningless flags.
         elif mode is AutoresetMode.DISABLED and not math.isinf(self._limit):
             is_at_limit = buffer.step - self._running.start >= self._limit
             truncated = truncated | (is_at_limit & (numbers != NO_NUMBER))
@@ -238,7 +236,7 @@ class NativeEngine:
             self._worker.crash_box.note(numbers)
 
     def _final_leaves(self, final: Any, is_over: Array) -> list[Array]:
-        """Return the last observations, one array (n, *shape) a leaf, that mean something where `is_over`."""
+        """Return final observations, one array (n, *shape) per leaf; only rows in `is_over` are valid."""
         name = "final observations"
         if isinstance(final, np.ndarray) and final.dtype == object:
             samples = final[is_over].tolist()
@@ -247,7 +245,7 @@ class NativeEngine:
         return self._checked_leaves(name, final)
 
     def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
-        """End the episodes in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
+        """End the episodes in `rows` (k,); flags (n,) and final observations (n, *shape) cover all rows."""
         running = self._running
         running.stop[rows] = self._buffer.step
         running.ended_at[rows] = _clock()
@@ -261,7 +259,7 @@ class NativeEngine:
             lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
             if lengths.max() >= self._worker.rules.most_steps(self._buffer.row_bytes):
                 raise BadValueError(
-                    f"the episode has no end: it is {lengths.max():,} steps long",
+                    f"the episode reached {lengths.max():,} steps without a time limit",
                     ENDLESS_HINT,
                     code="episode-endless",
                     row=int(lengths.argmax()),
@@ -271,7 +269,7 @@ class NativeEngine:
     # -- errors ----------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> None:
-        # With none at work, an environment that resets its rows itself failed on the way to the next one.
+        # If no episode runs, an autoreset failed before the next episode, which is the lowest waiting number.
         numbers = self.running_numbers or tuple(self._queue.lowest[:1])
         place = rows_place(self._worker.worker_number, numbers, self._n_rows)
         if isinstance(error, BadValueError) and error.row is not None:
@@ -283,7 +281,7 @@ class NativeEngine:
         self._is_started = False
         blame(self._where, error, place, numbers)
 
-    # -- what a worker asks ----------------------------------------------------------------------------------
+    # -- for the worker --------------------------------------------------------------------------------------
 
     @property
     def finished_rows(self) -> int:

@@ -1,4 +1,4 @@
-"""The rows of a vector environment: NativeRows resets them, and NativePolicy acts in all of them at once."""
+"""NativeRows, which resets the rows of a vector environment, and NativePolicy, which acts in all of them."""
 
 from __future__ import annotations
 
@@ -29,71 +29,68 @@ class NativeRows:
 
     Attributes:
         env: The vector environment.
-        n_rows: How many rows it has.
-        mode: How it resets rows that ended; EnvLoadError where it does not say.
-        keeps_mask: Whether a reset of some rows was seen to leave the others alone.
+        n_rows: Number of rows.
+        mode: The autoreset mode.
+        keeps_mask: True once a reset of some rows was observed to leave the others unchanged.
 
     Raises:
-        EnvLoadError: If it has not `n_rows` rows, or does not say how it resets them.
+        EnvLoadError: If `env` does not have `n_rows` rows, or its metadata lack the autoreset mode.
     """
 
     def __init__(self, env: Vector, n_rows: int, root: int) -> None:
         if env.num_envs != n_rows:
             raise EnvLoadError(
-                f"{env!r} is no gymnasium.vector.VectorEnv of {n_rows} rows",
+                f"expected a vector environment with {n_rows} rows, got {env!r}",
                 code="env-not-vector",
-                hint="give an EnvSource, or omit vectorization='native'",
+                hint="pass an EnvSource, or omit vectorization='native'",
             )
         self._root = root
-        # Any: its `reset` takes a seed a row, which VectorEnv's own signature does not say.
+        # Any: its `reset` takes one seed per row, unlike the signature of VectorEnv.
         self.env: Any = env
         self.n_rows = n_rows
         self.mode = autoreset_mode(env)
         self._statistics = [layer for layer in layers(env) if isinstance(layer, RecordEpisodeStatistics)]
         self._takes_list = True
         self.keeps_mask = False
-        self._filler_number = 0  # The number whose seed the rows get that run none.
+        self._filler_number = 0  # Rows without an episode use this number's seed.
 
     @property
     def resets_itself(self) -> bool:
-        """Return whether rows begin anew without being told, from no seed of their own."""
+        """True if the environment resets ended rows by itself, without a seed per episode."""
         return self.mode is not AutoresetMode.DISABLED
 
     def check_limit(self, limit: float) -> None:
-        """Raise EnvLoadError where rows that reset themselves do so later than after `limit` steps."""
+        """Raise EnvLoadError if the environment resets rows itself but later than after `limit` steps."""
         own_limit = time_limit_of(self.env) or math.inf
         if self.resets_itself and own_limit > limit:
             raise EnvLoadError(
                 f"{vector_name(self.env)} resets its rows itself, "
-                + (
-                    f"after {own_limit:g} steps"
-                    if own_limit < math.inf
-                    else "with no limit of steps that it says"
-                )
-                + f": none can be cut at {limit:g} steps",
+                + (f"after {own_limit:g} steps" if own_limit < math.inf else "without a known time limit")
+                + f"; its episodes cannot be truncated at {limit:g} steps",
                 code="env-autoreset",
-                hint="omit {max_episode_length}, or give the environment a limit by an argument that it "
-                "takes, such as {env_kwargs=max_episode_steps=N}, or max_num_frames_per_episode=N for ALE",
+                hint="omit {max_episode_length}, or set the environment's own time limit by its arguments, "
+                "such as {env_kwargs=max_episode_steps=N}, or max_num_frames_per_episode=N for ALE",
             )
 
     def reset(self, rows: Array, numbers: Array, *, is_first: bool) -> tuple[Any, Array]:
         """Reset rows (k,) for the episodes `numbers` (n,).
 
-        The first time the rows are all; so they are where the environment resets itself later. Return
-        observations and infos of the batch, and the seeds that these rows were given (k,), -1 for none.
+        `rows` are all rows at the first reset, and at every reset if the environment resets rows itself.
+        Return the result of `env.reset` for the batch, and the seeds of `rows` (k,), -1 for no seed.
         """
         if self.resets_itself:
-            # No two workers share a number, so none begins like another. The seed has 31 bits.
+            # No two workers share a number, so no two start with the same seed. The seed has 31 bits.
             lowest = int(numbers[numbers != NO_NUMBER].min())
             return self.env.reset(seed=env_seed(self._root, lowest) >> 1), np.full(len(rows), -1)
-        # They repeat an episode that runs: another one might fail, and those that run would be blamed for it.
+        # Rows without an episode repeat a running one: with a new seed they might fail, and the error would
+        # name the running episodes.
         self._filler_number = min(numbers[numbers != NO_NUMBER].tolist(), default=self._filler_number)
         mask = row_mask(rows, self.n_rows)
         seeds = np.zeros(len(numbers), np.int64)
         numbers = np.where(numbers == NO_NUMBER, self._filler_number, numbers)
         seeds[rows] = [env_seed(self._root, number) for number in numbers[rows].tolist()]
-        # gymnasium's own vector environments take the mask out of the options. So its statistics around them
-        # begin anew in all rows: those of the others are put back.
+        # gymnasium's vector environments remove the mask from the options, and RecordEpisodeStatistics then
+        # resets its counters in all rows: restore the counters of the rows that keep running.
         statistics = [
             (layer, name, getattr(layer, name)) for layer in self._statistics for name in _STATISTICS
         ]
@@ -110,18 +107,18 @@ class NativeRows:
                 if options is not None:
                     raise
             self._takes_list = False
-        # ALE takes an array of 31-bit seeds, of the rows that are reset alone.
+        # ALE takes an array of 31-bit seeds, only of the rows to reset.
         return self.env.reset(seed=seeds[mask] >> 1, options=options)
 
     def final_infos(self, infos: Mapping[Any, Any]) -> tuple[Any, list[Any], dict[Any, Any]]:
-        """Return the last observations, the infos with them, and the present infos, of a SAME_STEP step."""
+        """Return a SAME_STEP step's final observations, their infos, and the infos of the new episodes."""
         if "final_obs" not in infos:
             raise BadValueError(
-                "infos has no 'final_obs' though episodes ended",
-                "in the mode SAME_STEP the infos hold 'final_obs' where episodes end",
+                "the infos lack 'final_obs' at the end of an episode, expected it in the mode SAME_STEP",
+                "return final_obs in the infos, or declare another autoreset_mode in the metadata",
                 code="final-observation-missing",
             )
-        # gymnasium's statistics stand among the present infos, and are of the episodes that ended.
+        # RecordEpisodeStatistics puts its values among the new episodes' infos; they describe ended episodes.
         keys = [layer._stats_key for layer in self._statistics]  # noqa: SLF001  It has no public name.
         statistics = {key: infos[key] for key in keys if key in infos}
         last_infos = [statistics]
@@ -132,9 +129,9 @@ class NativeRows:
         return infos["final_obs"], last_infos, present_infos
 
     def check_left_alone(self, rows: Array, before: list[Array], after: list[Array]) -> None:
-        """Raise EnvLoadError if a reset of `rows` has changed others' observations; this is checked once.
+        """Raise EnvLoadError if a reset of `rows` changed observations of other rows; this is checked once.
 
-        Those before it and after it are one array (n, *shape) a leaf.
+        `before` and `after` hold the observations before and after the reset, one array (n, *shape) per leaf.
         """
         other_rows = ~row_mask(rows, self.n_rows)
         if self.keeps_mask or not other_rows.any():
@@ -142,15 +139,15 @@ class NativeRows:
         for old_leaf, new_leaf in zip(before, after, strict=True):
             if _content(old_leaf[other_rows]) != _content(new_leaf[other_rows]):
                 raise EnvLoadError(
-                    f"{vector_name(self.env)} resets rows that options['reset_mask'] leaves out",
+                    f"{vector_name(self.env)} resets rows that options['reset_mask'] excludes",
                     code="reset-mask-ignored",
-                    hint="let it leave them as they are, or let it reset itself and say so in its metadata",
+                    hint="reset only the rows of the mask, or declare another autoreset_mode in the metadata",
                 )
         self.keeps_mask = True
 
 
 class NativePolicy:
-    """One policy, called once a step with all rows; actions of rows that run no episode mean nothing."""
+    """One policy, called once per step with all rows; actions of rows without an episode are ignored."""
 
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
         self._root = setting.root
@@ -163,7 +160,7 @@ class NativePolicy:
         self._bounds = [bounds(leaf) for leaf in self._spaces.leaves]
 
     def use(self, policy: AdaptedPolicy) -> None:
-        """Act with another policy of the same form, or with new parameters."""
+        """Use another policy of the same form, or new parameters."""
         self._policy = policy
         self.watch()
 
@@ -172,37 +169,39 @@ class NativePolicy:
         self._seeder.watch(policy=self._policy, env=self._rows.env)
 
     def seed_all(self, numbers: Array) -> None:
-        """Seed the global generators and all rows (n,), those without an episode by another number."""
+        """Seed the global generators and all rows (n,); rows without an episode get a spare number."""
         lowest = int(numbers[numbers != NO_NUMBER].min())
         rows = np.arange(len(numbers))
         self._seeder.begin(lowest)
         self.seed(rows, np.where(numbers == NO_NUMBER, lowest + rows, numbers))
 
     def seed(self, rows: Array, numbers: Array) -> None:
-        """Seed episodes of rows (k,) before their reset."""
+        """Seed the policy for the episodes `numbers` (k,) of `rows` (k,), before their reset."""
         if self._policy.seed_rows is not None:
             seeds = np.zeros(self._rows.n_rows, np.uint64)
             seeds[rows] = [derive_seed(self._root, number, "policy") for number in numbers.tolist()]
             self._policy.seed_rows(row_mask(rows, self._rows.n_rows), seeds)
 
     def reset(self, rows: Array) -> None:
-        """Begin the episodes of rows (k,), after the environment's reset; the first time, of all rows."""
+        """Reset the policy in `rows` (k,), after the environment; the first time, in all rows."""
         if self._policy.resets:
             self._policy.reset(row_mask(rows, self._rows.n_rows))
 
     def act(self, observations: Any, numbers: Array) -> tuple[Any, list[Array], Any]:
-        """Choose actions for a tree of arrays (n, *shape), where rows run the numbers int64 (n,).
+        """Choose actions for a tree of arrays (n, *shape); `numbers`, int64 (n,), are the rows' episodes.
 
-        Return the actions for the environment, the same as one array (n, *shape) a leaf, and infos of the
-        whole batch. An action outside of the space, in a row that runs an episode, raises BadValueError with
-        that row.
+        Return the actions as the environment takes them, the actions as one array (n, *shape) per leaf, and
+        the infos of the batch.
+
+        Raises:
+            BadValueError: If an action in a row with an episode is outside its space; `row` is that row.
         """
         actions, infos = self._policy.get_actions(observations)
         try:
             action_columns = self._spaces.columns(actions)
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(
-                f"the actions lack {error!r}: {shown(actions)}", code="value-structure"
+                f"the actions are {shown(actions)}, which lack {error!r}", code="value-structure"
             ) from error
         columns = zip(self._spaces.leaves, self._bounds, action_columns, strict=True)
         leaves = [self._checked(leaf, bounds, values, numbers) for leaf, bounds, values in columns]
@@ -225,7 +224,7 @@ class NativePolicy:
         return array
 
     def _for_env(self, leaves: list[Array]) -> Any:
-        """Return actions as gymnasium batches them: texts as a tuple, integers in their space's own type."""
+        """Return actions as gymnasium batches them: strings as a tuple, integers in their space's dtype."""
         batched: list[Any] = []
         for leaf, values in zip(self._spaces.leaves, leaves, strict=True):
             if leaf.kind == "text":
@@ -236,14 +235,14 @@ class NativePolicy:
 
 
 def _content(values: Array) -> Any:
-    """Return values in a form that `==` compares as a whole."""
+    """Return an array's values as one object that `==` compares."""
     return values.tolist() if values.dtype == object else values.tobytes()
 
 
 def _integer_range(leaf: Leaf) -> tuple[int, int] | None:
-    """Return the least and the greatest integer that the environment's type of a leaf has room for.
+    """Return the minimum and the maximum of a discrete space's dtype, or None if the column has that dtype.
 
-    None where it is the column's own type, for which all were converted.
+    Values were converted to the column's dtype before, so they need no check against the same dtype.
     """
     if leaf.kind != "discrete" or leaf.space.dtype == leaf.dtype:
         return None

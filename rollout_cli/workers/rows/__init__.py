@@ -1,1 +1,1 @@
-"""The engine of Python environments: a row is one environment, and its step is written once for any n."""
+"""The engines of single Python environments: each row is one environment."""

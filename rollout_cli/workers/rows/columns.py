@@ -1,8 +1,8 @@
-"""Columns: the samples of one leaf of a space in one running episode, checked and recorded one a step.
+"""Column, which checks and records the samples of one leaf of a space in one running episode.
 
-This is the hot path of a worker: one call a step for the observation and one for the action. An array of its
-space's own type costs one comparison and one copy to bytes. Every other value goes a slower way, which
-converts it where no meaning is lost, and refuses the rest.
+This is the hot path of a worker: one call per step for the observation and one for the action. An array of
+the space's dtype and shape costs one comparison and one copy to bytes. Other values take a slower path that
+converts them if the conversion is safe and raises BadValueError otherwise.
 """
 
 from __future__ import annotations
@@ -31,51 +31,50 @@ from rollout_cli.workers.values import OnInvalidAction
 Record = Callable[[Any], Any]
 
 FRAME_BYTES = 1 << 12
-"""From so many bytes a sample is copied to its place in one array, and not to bytes first."""
+"""Samples of at least this size are copied directly into one array, and smaller ones to bytes."""
 
-_FEW_NUMBERS = 4_096  # A Discrete of at most so many values has a table of them.
+_FEW_NUMBERS = 4_096  # Maximum size of a Discrete space whose actions are created in advance.
 
 
 class Column:
-    """The samples of one leaf.
+    """The samples of one leaf of a space.
 
     Attributes:
         leaf: The leaf.
-        samples: Integers or texts in a list, frames in one array, or the bytes of all others in one row.
-        cast: A warning about samples that lost digits; empty without any.
+        samples: A list of integers, strings or sequences, a Frames array for large samples, or a bytearray.
+        cast: A warning about samples that lost digits, or an empty string.
     """
 
     def __init__(self, leaf: Leaf, name: str) -> None:
         self.leaf = leaf
         self.cast = ""
         self._name = f"{name} at {leaf.name!r}" if leaf.path else name
-        # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of
-        # `==`.
+        # Unpickled spaces have their own dtype objects; the canonical one can be compared with `is`.
         self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
         self.samples: Any = [] if leaf.kind in ("discrete", "text", "sequence") else bytearray()
-        self._width = leaf.row_bytes if isinstance(self.samples, bytearray) else 1  # Places a sample.
+        self._width = leaf.row_bytes if isinstance(self.samples, bytearray) else 1  # Items per sample.
         if leaf.row_bytes >= FRAME_BYTES:
             self.samples = Frames(self._dtype, leaf.shape)
             self._width = 1
 
     def cut(self, start: int | None, stop: int | None) -> Any:
-        """Return a copy or view of samples `start` to `stop - 1`: a piece, as `joined` takes it."""
+        """Return a copy or view of samples `start` to `stop - 1`, a piece for `joined`."""
         width = self._width
         return self.samples[start and start * width : stop and stop * width]
 
     def joined(self, pieces: Sequence[Any], count: int) -> Array:
-        """Return pieces of any columns of this leaf, `count` samples in all, as one array (count, *shape)."""
+        """Join pieces of any columns of this leaf, `count` samples in total, to an array (count, *shape)."""
         if isinstance(self.samples, Frames):
             samples: Any = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         elif isinstance(self.samples, list):
             samples = np.fromiter(chain.from_iterable(pieces), self._dtype, count)
         else:
-            # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
+            # A bytearray rather than bytes, so that the resulting arrays are writable.
             samples = np.frombuffer(bytearray().join(pieces), self._dtype)
         return np.asarray(samples.reshape(count, *self.leaf.shape))
 
     def recording(self) -> Record:
-        """Return the function that appends one sample, and returns it as its space has it."""
+        """Return the function that appends one sample and returns it, converted to its space's dtype."""
         samples = self.samples
         convert = self._converted
         integer = self._integer
@@ -115,7 +114,7 @@ class Column:
         return records.get(self.leaf.kind, record_frame if isinstance(samples, Frames) else record_bytes)
 
     def recording_actions(self, rule: OnInvalidAction) -> Record:
-        """Return the function that appends one sample before the environment gets what it returns."""
+        """Return the function that checks and appends one action and returns the action for `env.step`."""
         if self.leaf.kind == "discrete":
             return self._recording_numbers(rule)
         leaf = self.leaf
@@ -139,7 +138,7 @@ class Column:
         integer = self._integer
         kind: Any = np.dtype(leaf.space.dtype).type
         low, high = leaf.bounds or (0, -1)
-        # A number is looked up several times as fast as made.
+        # Looking up a numpy integer is several times faster than creating it.
         actions: dict[int, Any] = {}
         if high - low < _FEW_NUMBERS:
             actions = {number: kind(number) for number in range(low, high + 1)}
@@ -155,25 +154,25 @@ class Column:
                     raise bad_action(leaf, number, rule)
                 action = kind(number)
             append(number)
-            return action  # Not Python's integer: gymnasium checks that slower, and `sample` gives numpy's.
+            return action  # A numpy integer, as `sample` returns; gymnasium checks Python integers slower.
 
         return record
 
     def _converted(self, value: Any) -> Array:
-        """Return an array of the leaf's type and shape."""
+        """Convert a value to an array of the leaf's dtype and shape."""
         try:
             numbers = as_array(value)
-        except Exception as error:  # A foreign array may refuse in any way.
+        except Exception as error:  # Arrays of other libraries may raise anything.
             raise self._refusal(value) from error
         if numbers.shape != self.leaf.shape or not np.can_cast(numbers.dtype, self._dtype, "same_kind"):
             raise self._refusal(value)
-        # The numbers of a list have no dtype of anyone's choice.
+        # Only arrays are warned about: the user did not choose a dtype for a list.
         loses_digits = self._dtype.kind == "f" and not np.can_cast(numbers.dtype, self._dtype)
         if loses_digits and hasattr(value, "dtype"):
             self.cast = (
                 f"{self._name} is {numbers.dtype}, and is cast to {self._dtype}, the dtype of its space"
             )
-        # A copy: arrays of JAX are read-only, and the policy may write to its own.
+        # A copy: JAX arrays are read-only, and the policy may overwrite its arrays.
         return cast_numbers(self._name, "has", self.leaf, numbers, self._dtype)
 
     def _recording_sequences(self) -> Record:
@@ -183,7 +182,7 @@ class Column:
         def record(value: Any) -> Any:
             elements = np.array([*map(element._converted, value)], element._dtype)
             elements = elements.reshape(-1, *element.leaf.shape)
-            elements.setflags(write=False)  # A batched policy is passed the recorded arrays.
+            elements.setflags(write=False)  # A batched policy receives the recorded arrays.
             self.samples.append(elements)
             copied = elements.copy()
             return copied if space.stack else tuple(copied)
@@ -191,7 +190,7 @@ class Column:
         return record
 
     def _integer(self, value: Any) -> int:
-        """Return Python's integer of a number or of numpy's bool, as comparisons of numpy values give."""
+        """Convert a number or a numpy bool, such as the result of a comparison, to a Python integer."""
         try:
             return int(value) if isinstance(value, np.bool_) else operator.index(value)
         except TypeError as error:

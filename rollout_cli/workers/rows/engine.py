@@ -1,4 +1,4 @@
-"""Rows of Python environments: a Row is one, and PythonRows what several have in common."""
+"""Row, one Python environment with its episode, and PythonRows, the base class of engines with such rows."""
 
 from __future__ import annotations
 
@@ -43,15 +43,14 @@ class Row:
     """One environment and the episode that runs in it.
 
     Attributes:
-        take_step: Takes an action; records it, steps the environment, records what that gives, and returns
-            the next observation, None where the episode is over.
-        number, seed, started_at: The episode's number (NO_NUMBER for none), the seed of its reset, and the
-            time of that.
-        observation: The one to act on next.
-        flags: Terminated and truncated, as the last step gave them.
-        where: The call of user code that runs, or has raised; set by whoever makes it.
-        is_used: Whether an episode started in the environment; `is_watched`: whether its first reset was
-            looked at.
+        take_step: Accepts an action, records it, steps the environment, records the result, and returns the
+            next observation, or None if the episode ended.
+        number, seed, started_at: The episode number (NO_NUMBER for none), and the seed and time of its reset.
+        observation: The observation to act on next.
+        flags: Terminated and truncated, as returned by the last step.
+        where: The call of user code that runs or raised; set before each call.
+        is_used: True if an episode started in the environment.
+        is_watched: True if the environment was searched for generators after its first reset.
     """
 
     __slots__ = (
@@ -80,22 +79,22 @@ class Row:
     take_step: Callable[[Any], Any]
 
     def use(self, env: Any, step: Callable[[Any], Any]) -> None:
-        """Run the next episodes in this environment, whose steps `step` takes."""
+        """Run the next episodes in this environment, and call `step` for its steps."""
         self.env = env
         self.is_used = False
         self._step = step
         self.restart()
 
     def restart(self) -> None:
-        """Go on after an error, with which the steps have ended."""
+        """Restart the generator of steps, which an error ends."""
         steps = self._steps(self._step)
         next(steps)
         self.take_step = steps.send
 
     def _steps(self, step: Callable[[Any], Any]) -> Generator[Any, Any, None]:
-        """Yield the observation after each action that is sent; None after the last one of an episode.
+        """Yield the observation after each action that is sent, None after the last action of an episode.
 
-        It is a generator since that costs no more than the same code inside of each loop that needs it.
+        A generator is as fast as the same code inlined in each loop that uses it.
         """
         recorder = self.recorder
         most_steps = self._most_steps
@@ -124,19 +123,19 @@ class Row:
         except BaseException as error:
             self.where = where
             if where is STEP_RESULT and not isinstance(error, BadValueError):
-                # An array of several elements is neither true nor false.
+                # The error may come from the truth value of a flag that is an array of several elements.
                 as_flag("terminated", terminated)
                 as_flag("truncated", truncated)
             raise
 
 
 class PythonRows:
-    """What rows of Python environments have in common, whether they take turns or step together.
+    """Base class of engines with Python environments, which run sequentially or in lockstep.
 
     Args:
-        setting: What it works with.
-        envs: The environment of each row; one that is built anew takes the place of the old one in this list.
-        updates: What builds each row's environment anew for each episode; None where it is kept.
+        setting: The worker, policy, queue and limit.
+        envs: The environment of each row; a rebuilt environment replaces the old one in this list.
+        updates: The updates that rebuild each row's environment for every episode; None to keep environments.
     """
 
     in_turn = False
@@ -166,11 +165,11 @@ class PythonRows:
             self._use_env(row, env)
             self._rows.append(row)
         self.row_bytes = self._rows[0].recorder.row_bytes
-        # In turn the first row's seeder has the policy, too: it may hold the spaces of that row's
-        # environment.
+        # If rows run sequentially, the first row's seeder also seeds the policy, which may share the spaces
+        # of that row's environment.
         self._seeder = setting.seeders[0 if self.in_turn else len(envs)]
-        self._row: Row | None = None  # In whose step user code runs; None where it is that of all rows, and
-        self._where = self._acting  # which call it then is.
+        self._row: Row | None = None  # The row whose user code runs, or None during a call for all rows;
+        self._where = self._acting  # then this is the call.
         self._watch(self._rows)
 
     def _watch(self, rows: Sequence[Row]) -> None:
@@ -188,21 +187,21 @@ class PythonRows:
     # -- episodes --------------------------------------------------------------------------------------------
 
     def _use_env(self, row: Row, env: Any) -> None:
-        """Run a row's next episodes in this environment, by its own `step` unless a subclass has one."""
+        """Run a row's next episodes in this environment; call the worker's `step_env` if it is overridden."""
         worker = self._worker
         step = env.step if type(worker).step_env is Worker.step_env else partial(worker.step_env, env)
         row.use(env, step)
 
     def _rebuild(self, row: Row) -> None:
-        """Build the environment of a row anew, where each episode has its own and this one is used."""
+        """Rebuild the environment of a row if every episode needs a fresh one and it was used."""
         if self._updates is None or not row.is_used:
             return
         seed_globals(self._root, SETUP)
         env = updated_env(row.env, self._updates[row.index], gymnasium.Env)
         if env_spec_of(env, self._limit) != self._spec:
             raise EnvLoadError(
-                "the environment that was built anew for an episode has other spaces, "
-                "or another limit, than before",
+                "the environment that was rebuilt for an episode has different spaces "
+                "or a different time limit",
                 code="env-spaces",
                 hint="build the same environment each time, or omit {fresh_env=True}",
             )
@@ -211,12 +210,12 @@ class PythonRows:
         row.seeder.watch(env=env)
 
     def _set_number(self, row: Row, number: int) -> None:
-        """Note which number a row runs from now on, NO_NUMBER for none."""
+        """Set the episode number of a row (NO_NUMBER for none), and record it in the crash box."""
         row.number = number
         self._crash_box.begin(row.index, number)
 
     def _reset(self, row: Row, number: int) -> None:
-        """Reset the environment of a row for the episode `number`, and record what that gives."""
+        """Reset the environment of a row for episode `number`, and record the observation and info."""
         row.seed = env_seed(self._root, number)
         row.started_at = clock()
         row.is_used = True
@@ -231,14 +230,16 @@ class PythonRows:
         row.where = row.acting
 
     def _end(self, row: Row) -> None:
-        """Keep the episode of a row, which is over."""
+        """Move the ended episode of a row to the finished ones."""
         n_steps = len(row.recorder.rewards)
         row.where = STEP_RESULT
         terminated = as_flag("terminated", row.flags[0])
         truncated = as_flag("truncated", row.flags[1]) or n_steps == self._limits[row.index]
         if not (terminated or truncated):
             raise BadValueError(
-                f"the episode has no end: it is {n_steps:,} steps long", ENDLESS_HINT, code="episode-endless"
+                f"the episode reached {n_steps:,} steps without a time limit",
+                ENDLESS_HINT,
+                code="episode-endless",
             )
         self._ended.append(
             row.recorder.end(row.number, row.seed, (terminated, truncated), (row.started_at, clock()))
@@ -247,12 +248,12 @@ class PythonRows:
         self._set_number(row, NO_NUMBER)
 
     def _give_up(self, row: Row) -> None:
-        """Give up what runs in a row."""
+        """Discard the running episode of a row."""
         row.recorder.clear()
         if row.number != NO_NUMBER:
             self._set_number(row, NO_NUMBER)
 
-    # -- what a worker asks ----------------------------------------------------------------------------------
+    # -- for the worker --------------------------------------------------------------------------------------
 
     @property
     def casts(self) -> list[str]:
@@ -276,7 +277,7 @@ class PythonRows:
         taken.sort(key=attrgetter("number"))
         self.finished_rows -= sum(episode.length for episode in taken)
         groups = [taken]
-        if self.row_bytes >= FRAME_BYTES:  # Large episodes are not copied once more, to lie in one array.
+        if self.row_bytes >= FRAME_BYTES:  # One chunk each: joining large episodes would copy them again.
             groups = [[episode] for episode in taken]
         return [self._rows[0].recorder.chunk(group, self._worker.worker_number) for group in groups]
 
@@ -291,7 +292,7 @@ class PythonRows:
         numbers: tuple[int, ...] = ()
         if failed is None:
             numbers = self.running_numbers
-        elif failed.number != NO_NUMBER:  # Else its environment is rebuilt, and no other row is at fault.
+        elif failed.number != NO_NUMBER:  # Otherwise the row's environment was being rebuilt.
             numbers = (failed.number,)
         worker_number = self._worker.worker_number
         place = rows_place(worker_number, numbers, len(self._rows))
@@ -300,7 +301,7 @@ class PythonRows:
         for row in self._rows:
             self._give_up(row)
             row.restart()
-        # One of ours has its place, or is that of an environment that cannot be built anew, for no episode
-        # yet.
+        # A UserCodeError already names its place, or an environment could not be rebuilt, before an episode
+        # started.
         if not isinstance(error, UserCodeError) or (numbers and not error.episodes):
             blame(where, error, place, numbers)

@@ -1,6 +1,7 @@
-"""RowsInTurn: n rows, of which one at a time runs an episode, for a policy that acts on one observation.
+"""RowsInTurn, which runs one episode at a time, for policies that act on one observation.
 
-TrialRows do so too where episodes build on others, as those of one trial do in RL2 and PEARL.
+TrialRows does the same for episodes that depend on earlier ones, such as the episodes of a trial in RL2 and
+PEARL.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rollout_cli.workers.values import NO_NUMBER
 
 
 class RowsInTurn(PythonRows):
-    """One episode after another, the lowest number first, each in its own row."""
+    """Runs one episode at a time, the lowest number first, each in its own row."""
 
     in_turn = True
 
@@ -32,9 +33,9 @@ class RowsInTurn(PythonRows):
         self._run(deadline, enough)
 
     def _run(self, deadline: float, enough: float) -> Row:
-        """Step until the deadline, or until `enough` rows have ended, and return the row that ran last.
+        """Step until the deadline, or until `enough` rows are finished, and return the row that ran last.
 
-        An observation is recorded before the policy sees it, and an action before the environment does.
+        Observations are recorded before the policy call, and actions before `env.step`.
         """
         act = self._act_masked if self._policy.takes_masks else self._policy.get_action
         row = self._row
@@ -70,7 +71,7 @@ class RowsInTurn(PythonRows):
         return row
 
     def _begin(self, row: Row, number: int, seeded_as: int) -> None:
-        """Begin the episode `seeded_as` in a row, which counts as `number`."""
+        """Start an episode in a row with the seeds of `seeded_as`, on behalf of episode `number`."""
         self._rebuild(row)
         self._set_number(row, number)
         self._crash_box.step()
@@ -89,20 +90,20 @@ class RowsInTurn(PythonRows):
 
 
 class TrialRows(RowsInTurn):
-    """Runs the episodes that a number builds on right before it, unrecorded, if it did not just run them."""
+    """Runs the predecessors of an episode before it, unrecorded, unless it has just run them."""
 
-    _last_run = NO_NUMBER  # The episode that ended last, if nothing came after it.
+    _last_run = NO_NUMBER  # The episode that ended last, or NO_NUMBER if another episode started since.
     _is_recorded = True
 
     def _begin(self, row: Row, number: int, seeded_as: int) -> None:
         with reporting(UserCodeError, f"{type(self._worker).__name__}.predecessors raised"):
-            # An array of numpy with one number in it may be false, and its numbers overflow as seeds.
+            # A numpy array with one element may be false, and numpy integers overflow in seed arithmetic.
             predecessors = [int(earlier) for earlier in self._worker.predecessors(number)]
         if predecessors and predecessors[-1] != self._last_run:
             self._is_recorded = False
             try:
                 for earlier in predecessors:
-                    # Where one fails, that is a failure of `number`.
+                    # A failure of a predecessor is reported as a failure of `number`.
                     super()._begin(row, number, earlier)
                     while not self.step():
                         self._crash_box.step()

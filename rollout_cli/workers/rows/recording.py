@@ -1,4 +1,4 @@
-"""Recording in one environment: the running episode, and what is kept of it once it has ended."""
+"""Recorders of the running episode in one environment, and EndedEpisode, the recorded result."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from rollout_cli.workers.rows.columns import Column, Record
 from rollout_cli.workers.values import OnInvalidAction
 
 Pieces = tuple[Any, ...]
-"""Samples of an episode that were cut from its columns, one piece a leaf."""
+"""Samples of an episode that were cut from its columns, one piece per leaf."""
 Infos = dict[int, Mapping[Any, Any]]
-"""Info dictionaries by step; steps with an empty one are missing."""
+"""Info dictionaries by step, without empty dictionaries."""
 
 _NO_INFO: Mapping[Any, Any] = {}
 
 
 class SpaceRecorder:
-    """The samples of one space in one running episode.
+    """Records the samples of one space in one running episode.
 
     Attributes:
-        columns: One a leaf.
-        record: Append one sample. Returns it as its space has it: the very same one where its type is right,
-            else a converted one. Raises BadValueError for a sample that is none of the space.
-        row_bytes: The bytes of one sample, without its texts.
+        columns: One column per leaf.
+        record: Appends one sample and returns it, converted if its dtype differs from its space's. Raises
+            BadValueError if the sample does not fit the space.
+        row_bytes: Bytes of one sample, without its strings.
 
     Args:
         space: The space.
-        name: What messages call a sample.
-        rule: Given for actions: what becomes of one that is outside of its space.
+        name: The noun for a sample in messages.
+        rule: Handling of actions outside the space; None for observations.
     """
 
     def __init__(self, space: gymnasium.Space[Any], name: str, rule: OnInvalidAction | None = None) -> None:
@@ -53,11 +53,11 @@ class SpaceRecorder:
 
     @property
     def casts(self) -> list[str]:
-        """Return a warning for each column whose samples lost digits."""
+        """Warnings of the columns whose samples lost digits."""
         return [column.cast for column in self.columns if column.cast]
 
     def cut(self, start: int | None = None, stop: int | None = None) -> Pieces:
-        """Return samples `start` to `stop - 1` as `joined` takes them; negative places count from the end."""
+        """Return samples `start` to `stop - 1` as pieces for `joined`; both may be negative, as in slices."""
         return tuple([column.cut(start, stop) for column in self.columns])
 
     def clear(self) -> None:
@@ -66,7 +66,7 @@ class SpaceRecorder:
             column.samples.clear()
 
     def joined(self, pieces: Sequence[Pieces], count: int) -> tuple[Array, ...]:
-        """Return `count` samples cut from any episodes, as one array (count, *leaf.shape) a leaf."""
+        """Join pieces with `count` samples in total to one array (count, *leaf.shape) per leaf."""
         columns = zip(self.columns, zip(*pieces, strict=True), strict=True)
         return tuple([column.joined(parts, count) for column, parts in columns])
 
@@ -85,21 +85,21 @@ def _recording_tree(space: gymnasium.Space[Any], records: list[Record], name: st
                 code="value-structure",
             ) from error
         recorded = [record(value) for value, record in zip(values, records, strict=True)]
-        # Only where a value was converted is another tree needed.
+        # A new tree is needed only if a value was converted.
         return sample if all(map(operator.is_, values, recorded)) else unflatten(space, recorded)
 
     return record
 
 
 class EndedEpisode(NamedTuple):
-    """An episode that has ended, and waits to be taken."""
+    """An ended episode that waits to be taken."""
 
     number: int
     seed: int
     length: int
     terminated: bool
     truncated: bool
-    started_at: float  # Seconds of the workers' clock, as `ended_at` is.
+    started_at: float  # In seconds of the workers' clock, as is `ended_at`.
     ended_at: float
     observations: Pieces
     last_observation: Pieces
@@ -111,14 +111,14 @@ class EndedEpisode(NamedTuple):
 
 
 class EpisodeRecorder:
-    """The episode that runs in one environment.
+    """Records the running episode of one environment.
 
     Attributes:
-        observations, actions: Record samples here: one observation at the reset, and then one each a step.
-        rewards: Append floats here, one a step; its length is the number of steps.
-        env_infos, agent_infos: Put `frozen_copy` of info dictionaries that are not empty here, by step.
-        reset_info: The same of `env.reset`.
-        row_bytes: The bytes of one step, without its infos and texts.
+        observations, actions: Recorders; an episode of T steps has T + 1 observations and T actions.
+        rewards: One float per step; its length is the number of steps.
+        env_infos, agent_infos: A `frozen_copy` of each info dictionary that is not empty, by step.
+        reset_info: A `frozen_copy` of the info of `env.reset`.
+        row_bytes: Bytes of one step, without its infos and strings.
     """
 
     def __init__(self, env_spec: EnvSpec, rule: OnInvalidAction) -> None:
@@ -133,7 +133,7 @@ class EpisodeRecorder:
     def end(
         self, number: int, seed: int, flags: tuple[bool, bool], times: tuple[float, float]
     ) -> EndedEpisode:
-        """Remove the episode and return it; `flags` are terminated, truncated; `times` of reset and end."""
+        """Remove and return the episode; `flags` are terminated and truncated, `times` of reset and end."""
         ended = EndedEpisode(
             number,
             seed,
@@ -152,7 +152,7 @@ class EpisodeRecorder:
         return ended
 
     def clear(self) -> None:
-        """Forget the episode, also where it failed in the middle of a step."""
+        """Delete the recorded episode, even if it failed in the middle of a step."""
         self.observations.clear()
         self.actions.clear()
         del self.rewards[:]
@@ -160,7 +160,7 @@ class EpisodeRecorder:
         self.agent_infos.clear()
 
     def chunk(self, episodes: Sequence[EndedEpisode], worker_number: int) -> Chunk:
-        """Return episodes of any rows of these spaces as a chunk."""
+        """Return a chunk of episodes, from any row with these spaces."""
         columns: tuple[Sequence[Any], ...] = tuple(zip(*episodes, strict=True))
         numbers, seeds, lengths, terminated, truncated, started_at, ended_at, *pieces, reset_infos = columns
         observations, last_observations, actions, rewards, env_infos, agent_infos = pieces
@@ -184,7 +184,7 @@ class EpisodeRecorder:
 
 
 def _info_table(infos: Sequence[Infos], lengths: Sequence[int]) -> InfoTable:
-    """Return the infos of some episodes, of so many steps each, as a table with one row a step."""
+    """Return a table of the infos of some episodes with one row per step; `lengths` are their steps."""
     if not any(infos):
         return InfoTable(sum(lengths))
     rows: list[Mapping[Any, Any]] = []

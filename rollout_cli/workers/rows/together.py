@@ -1,4 +1,4 @@
-"""RowsTogether: n rows that take each step together, with one call of a batched policy."""
+"""RowsTogether, which steps n rows in lockstep, with one call of a batched policy per step."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rollout_cli.workers.worker import Setting
 
 
 class RowsTogether(PythonRows):
-    """A row takes its own next number in the step in which its episode ends; without one it rests.
+    """Steps all rows in lockstep; a row starts its next number when its episode ends, or idles if none waits.
 
-    The environment of a row that rests is left alone, and what the policy does for it means nothing.
+    The environment of an idle row is not stepped, and the policy's action for it is ignored.
     """
 
     def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
@@ -31,10 +31,10 @@ class RowsTogether(PythonRows):
         self._actions = SpaceRows(self._spec.action_space)
         columns = [row.recorder.observations.columns for row in self._rows]
         self._columns = list(zip(*columns, strict=True))
-        # Of a copy: nothing is drawn from the space itself.
+        # Sample from a copy, so that the generator of the space does not advance.
         space = copy.deepcopy(self._spec.observation_space)
         space.seed(0)
-        self._resting_observation = space.sample()
+        self._idle_observation = space.sample()
         for row in self._rows:
             self._give_up(row)
         self._is_started = False
@@ -62,7 +62,7 @@ class RowsTogether(PythonRows):
                 break
 
     def _step(self) -> None:
-        """Step every row: observations are recorded before the policy sees them, actions before the env."""
+        """Step every row; observations are recorded before the policy call, actions before `env.step`."""
         self._row = None
         self._where = self._acting
         observations = self._last_observations()
@@ -86,7 +86,7 @@ class RowsTogether(PythonRows):
             self._begin(ended)
 
     def _last_observations(self) -> Any:
-        """Return the observations to act on, a tree of arrays (n, *shape)."""
+        """Return the rows' last observations, a tree of arrays (n, *shape)."""
         leaves = []
         for columns in self._columns:
             pieces = [column.cut(-1, None) for column in columns]
@@ -98,7 +98,7 @@ class RowsTogether(PythonRows):
             return self._actions.split(actions)
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(
-                f"the actions lack {error!r}: {shown(actions)}", code="value-structure"
+                f"the actions are {shown(actions)}, which lack {error!r}", code="value-structure"
             ) from error
 
     def _record_infos(self, infos: Any) -> None:
@@ -109,19 +109,19 @@ class RowsTogether(PythonRows):
                 row.recorder.agent_infos[len(row.recorder.rewards)] = info
 
     def _masks(self) -> Array:
-        """Return the rows' action masks (n, ...), all true for a row that rests: it is left alone."""
+        """Return the rows' action masks (n, ...), all true for idle rows, whose actions are ignored."""
         masks = {row.index: masks_of(row.env) for row in self._rows if row.number != NO_NUMBER}
-        resting = np.ones_like(next(iter(masks.values())))
-        return np.stack([masks.get(row.index, resting) for row in self._rows])
+        idle = np.ones_like(next(iter(masks.values())))
+        return np.stack([masks.get(row.index, idle) for row in self._rows])
 
     def _give_up(self, row: Row) -> None:
         super()._give_up(row)
-        row.recorder.observations.record(self._resting_observation)  # So that a batch has all rows.
+        row.recorder.observations.record(self._idle_observation)  # A batch needs every row.
 
-    # -- beginning -------------------------------------------------------------------------------------------
+    # -- starting episodes -----------------------------------------------------------------------------------
 
     def _begin(self, free_rows: Sequence[Row]) -> None:
-        """Begin the next number of each of these rows that has one."""
+        """Start the next waiting number, if any, of each of these rows."""
         rows = []
         numbers = self._queue.take([row.index for row in free_rows])
         for row, number in zip(free_rows, numbers, strict=True):
@@ -150,7 +150,7 @@ class RowsTogether(PythonRows):
         self._is_started = True
 
     def _seed(self, rows: list[Row]) -> None:
-        """Seed the episodes of these rows; the first time all rows, some of which may begin no episode."""
+        """Seed the episodes of these rows; the first time, seed all rows, including idle rows."""
         numbers = {row.index: row.number for row in rows}
         if not self._is_started:
             lowest = min(numbers.values())
