@@ -31,7 +31,7 @@ class Effect(Enum):
     NOTICE = auto()
 
 
-class Rule(Enum):
+class ChangeKind(Enum):
     """A kind of difference between runs: its effect, and its message."""
 
     OPTION = Effect.REFUSED, "{name} was {old}, is {new}"
@@ -49,14 +49,14 @@ class Change:
     """A difference between two runs.
 
     Attributes:
-        rule: The rule that found it.
+        kind: The kind of difference.
         name: The option, package or source that differs; the label of a file.
         old: The stored value; the hash of a file; the SPEC or path of a source.
         new: The new value.
         place: Where a file was read (`place_of`).
     """
 
-    rule: Rule
+    kind: ChangeKind
     name: str
     old: Any = None
     new: Any = None
@@ -65,17 +65,17 @@ class Change:
     @property
     def effect(self) -> Effect:
         """The consequence of the change for a dataset."""
-        return self.rule.value[0]
+        return self.kind.value[0]
 
     def __str__(self) -> str:
         old = self.old
         new = self.new
-        if self.rule is Rule.OPTION:
-            old = json.dumps(self.old, default=str)
-            new = json.dumps(self.new, default=str)
+        if self.kind is ChangeKind.OPTION:
+            old = "not set" if self.old is None else json.dumps(self.old, default=str)
+            new = "not set" if self.new is None else json.dumps(self.new, default=str)
             if len(old) + len(new) > _LONGEST:
-                return f"{self.name} differs"
-        return self.rule.value[1].format(name=self.name, old=old, new=new)
+                return f"{self.name} has another value"
+        return self.kind.value[1].format(name=self.name, old=old, new=new)
 
 
 def joined_messages(changes: Iterable[Change]) -> str:
@@ -89,7 +89,7 @@ def of_effect(changes: Iterable[Change], *effects: Effect) -> list[Change]:
 
 
 def compare_runs(
-    stored: RunFacts, new: RunFacts, options: Iterable[str], *, is_complete: bool = True
+    stored: RunFacts, new: RunFacts, options: Iterable[str], *, has_read_files: bool = True
 ) -> tuple[Change, ...]:
     """Return the differences between a new run and a stored one, in the order of these rules.
 
@@ -97,7 +97,7 @@ def compare_runs(
     | --- | --- |
     | an option that decides the data; the numbers of episodes and workers of `exact` | refused |
     | the SPEC of the policy or the environment, unless both are files | refused |
-    | the policy's options; files in them may be in another folder | refused |
+    | the policy's options, not counting the folders of their files | refused |
     | the root seed | refused |
     | the time limit, the policy's class | refused |
     | the environment's spaces or the columns (`compare_spaces`) | refused |
@@ -105,7 +105,7 @@ def compare_runs(
     | the content of the worker class's source | acceptable |
     | the content of a wrapper's source | acceptable |
     | a stored place is read with other content | acceptable: the file has changed |
-    | content that was read at load is not read, if `is_complete` | acceptable: changed if its name is read |
+    | content that was read at load is not read, if `has_read_files` | acceptable: changed if a new file has its name |
     | the same, and this process had imported one of the run's modules before | none: it reads no file again |
     | content that an episode read is not read; its seed may decide that | none |
     | unknown content at an unknown place | notice; at a known place, or known content, none |
@@ -116,11 +116,11 @@ def compare_runs(
             no `files` and `versions` before its workers have started.
         new: The record of the new run.
         options: The names of the options to compare.
-        is_complete: True if the new run has ended an episode, and so has read its files.
+        has_read_files: True if the new run has ended an episode, and so has read its files.
     """
     files = []
     if "files" in stored and "files" in new:
-        files = compare_files(stored["files"], new["files"], is_complete=is_complete)
+        files = compare_files(stored["files"], new["files"], has_read_files=has_read_files)
     return (
         *_compare_options(stored, new, options),
         *_compare_sources(stored, new),
@@ -132,7 +132,7 @@ def compare_runs(
 def compare_spaces(stored: Record, new: Record) -> list[Change]:
     """Compare the `spaces`, or the `features`, of two datasets."""
     names = [name for name in ("spaces", "features") if name in new and stored[name] != new[name]]
-    return [Change(Rule.OPTION, name, stored[name], new[name]) for name in names]
+    return [Change(ChangeKind.OPTION, name, stored[name], new[name]) for name in names]
 
 
 def _compare_options(stored: RunFacts, new: RunFacts, options: Iterable[str]) -> Iterator[Change]:
@@ -164,7 +164,7 @@ def _compare_options(stored: RunFacts, new: RunFacts, options: Iterable[str]) ->
     for name, (before, after) in pairs.items():
         # A record without an option predates the option, which is equivalent to an empty value.
         if before != after and (before or after or name == "seed"):
-            yield Change(Rule.OPTION, name, before, after)
+            yield Change(ChangeKind.OPTION, name, before, after)
 
 
 def _without_folders(options: Record) -> Record:
@@ -189,17 +189,17 @@ def _compare_sources(stored: RunFacts, new: RunFacts) -> Iterator[Change]:
     for name, spec, old, now in sources:
         content = old.get("sha256")
         if content != now["sha256"]:
-            yield Change(Rule.SOURCE, name, files.get(content, spec), now["sha256"])
+            yield Change(ChangeKind.SOURCE, name, files.get(content, spec), now["sha256"])
     wrappers = zip(stored["env_source"]["wrappers"], new["env_source"]["wrappers"], strict=False)
     for earlier, wrapper in wrappers:
         if earlier["sha256"] != wrapper["sha256"]:
-            yield Change(Rule.SOURCE, "wrapper", wrapper["spec"], wrapper["sha256"])
+            yield Change(ChangeKind.SOURCE, "wrapper", wrapper["spec"], wrapper["sha256"])
 
 
 def _compare_versions(stored: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
     for name in new:
         if name in stored and stored[name] != new[name]:
-            yield Change(Rule.VERSION, name, stored[name], new[name])
+            yield Change(ChangeKind.VERSION, name, stored[name], new[name])
 
 
 def place_of(file: FileRecord) -> str:
@@ -208,7 +208,7 @@ def place_of(file: FileRecord) -> str:
 
 
 def compare_files(
-    stored: Sequence[FileRecord], new: Sequence[FileRecord], *, is_complete: bool = True
+    stored: Sequence[FileRecord], new: Sequence[FileRecord], *, has_read_files: bool = True
 ) -> list[Change]:
     """Return the differences between the files that two runs have read; see `compare_runs`."""
     old_places = _hashes_by_place(stored)
@@ -222,17 +222,17 @@ def compare_files(
     for file in stored:
         content = file["sha256"]
         here = new_places.get(place_of(file), set())
-        rule = None
+        kind = None
         if content not in here and here - old_places[place_of(file)]:
-            rule = Rule.FILE_CHANGED
-        elif file["read"] == "load" and content not in contents and is_complete and not was_imported:
+            kind = ChangeKind.FILE_CHANGED
+        elif file["read"] == "load" and content not in contents and has_read_files and not was_imported:
             is_replaced = Path(file["path"]).name in new_names
-            rule = Rule.FILE_CHANGED if is_replaced else Rule.FILE_MISSING
-        if rule is not None:
-            changes.append(Change(rule, file["path"], content, place=place_of(file)))
+            kind = ChangeKind.FILE_CHANGED if is_replaced else ChangeKind.FILE_MISSING
+        if kind is not None:
+            changes.append(Change(kind, file["path"], content, place=place_of(file)))
     added = [file for file in unknown if place_of(file) not in old_places]
     return changes + [
-        Change(Rule.FILE_NEW, file["path"], new=file["sha256"], place=place_of(file)) for file in added
+        Change(ChangeKind.FILE_NEW, file["path"], new=file["sha256"], place=place_of(file)) for file in added
     ]
 
 

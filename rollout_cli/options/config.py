@@ -98,7 +98,7 @@ class CollectConfig:
 
     # fmt: off
     timesteps: types.Count | None = _amount(
-        "Collect the fewest episodes with at least N steps in total.", short="-n", commands=("collect",),
+        "Collect episodes 0, 1, 2, … until they have N steps.", short="-n", commands=("collect",),
         is_amount=True, ends_run=True)
     episodes: types.Episodes | None = _amount(
         "Collect N episodes, or the episodes numbered A to B-1.", metavar="N|A:B", commands=("collect",),
@@ -165,7 +165,7 @@ class CollectConfig:
         default=False, decides_data=True,
         excludes=(_NATIVE(reason="a native vector environment cannot rebuild one of its environments"),))
     invalid_action: Literal["error", "clip", "warn"] = _code(
-        "Reject, clip or warn about actions outside the action space.", "error", decides_data=True)
+        "Fail on, clip or warn about actions outside the action space.", "error", decides_data=True)
 
     workers: types.Workers = _worker(
         "Number of workers.", usable_cores, short="-w", shown="the usable cores", when_rerun=1)
@@ -217,7 +217,7 @@ class CollectConfig:
         "Do not record this info; repeatable. A dotted path, such as episode.t, or a glob pattern.",
         (), metavar="KEY", decides_data=True)
     require_reproducible: bool = _dataset(
-        "Fail if rerun episodes differ from the collected ones.", default=False, when_rerun=False)
+        "Fail unless the check finds the run reproducible.", default=False, when_rerun=False)
 
     on_env_error: Literal["fail", "retry", "skip"] = _fault(
         "Fail, retry or skip when the environment or policy raises. Each retry, at most three, uses a rebuilt "

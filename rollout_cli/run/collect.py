@@ -224,7 +224,7 @@ def _open_writer(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Datase
             f"the run was ended by {run.signals.name} before a worker had started"
         ) from error
     record = provenance.run_record(request.sources, sampler.report, surrounding)
-    state.check(record, spec, run.progress, is_whole=False)
+    state.check(record, spec, run.progress, has_read_files=False)
     for line in sampler.report.warnings:
         run.progress.warn(line)
     beforehand = run.stored_verdict or reproduce.known_beforehand(sampler.report)

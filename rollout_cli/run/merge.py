@@ -22,8 +22,8 @@ from rollout_cli.dataset.record import RunFacts, RunRecord
 from rollout_cli.dataset.rewrite import Derivation, Edited, Rewritten
 from rollout_cli.dataset.run_changes import (
     Change,
+    ChangeKind,
     Effect,
-    Rule,
     compare_runs,
     compare_spaces,
     joined_files,
@@ -283,7 +283,7 @@ def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[Change]:
         # A run that is not reproducible proves no change; other machines and packages may round differently.
         verdicts = {shard.source["reproducible"]["status"] for shard in (first, other)}
         if verdicts == {"yes"} and first.source["versions"] == other.source["versions"]:
-            return [Change(Rule.EPISODE, "their first episode differs")]
+            return [Change(ChangeKind.EPISODE, "their first episode differs")]
         progress.warn(
             f"the first episodes of {first.path} and {other.path} differ: "
             "they were collected with different code or weights, or are not reproducible"

@@ -115,7 +115,7 @@ def _replay_source(
             raise EnvLoadError(
                 "the environment's spaces differ from those of the dataset",
                 code="env-spaces",
-                hint="; ".join(_changed(source, record, is_complete=False))
+                hint="; ".join(_changed(source, record, has_read_files=False))
                 or "restore the environment's code and packages that the run used",
             )
         if (reason := sampler.report.not_reproducible) is not None:
@@ -127,7 +127,7 @@ def _replay_source(
         record = provenance.run_record(sources, sampler.report, surrounding)
     record["files"] = joined_files(seen, record["files"])
     seen[:] = [file for file in record["files"] if file["read"] == "load"]
-    notices = _changed(source, record, is_complete=True)
+    notices = _changed(source, record, has_read_files=True)
     notices += ["rewards are not compared, because they were relabeled"] if is_relabelled else []
     notices += [
         f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]
@@ -135,9 +135,9 @@ def _replay_source(
     return replayed[::-1], notices
 
 
-def _changed(source: RunFacts, record: RunFacts, *, is_complete: bool) -> list[str]:
+def _changed(source: RunFacts, record: RunFacts, *, has_read_files: bool) -> list[str]:
     """Return notices about changes since a run; they are not errors, as a changed file may only be reformatted."""
-    changes = compare_runs(source, record, (), is_complete=is_complete)
+    changes = compare_runs(source, record, (), has_read_files=has_read_files)
     return [
         f"since the dataset was made: {change}" for change in changes if change.effect is not Effect.NOTICE
     ]

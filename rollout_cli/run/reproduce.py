@@ -18,7 +18,7 @@ from typing import Literal
 
 from rollout_cli.dataset.layout import described
 from rollout_cli.dataset.record import RunFacts
-from rollout_cli.dataset.run_changes import Change, Effect, Rule, compare_runs, of_effect
+from rollout_cli.dataset.run_changes import Change, ChangeKind, Effect, compare_runs, of_effect
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
@@ -226,12 +226,12 @@ def check_stored(
     surrounding = surroundings()
     with rebuild(limit) as fresh:
         spec = fresh.wait_until_started()
-        state.check(run_record(sources, fresh.report, surrounding), spec, progress, is_whole=False)
+        state.check(run_record(sources, fresh.report, surrounding), spec, progress, has_read_files=False)
         if (verdict := known_beforehand(fresh.report)) is not None:
             return verdict
         again = run_again(fresh, number)
         record = run_record(sources, fresh.report, surrounding)
-        state.check(record, spec, progress, is_whole=True)
+        state.check(record, spec, progress, has_read_files=True)
     difference = _difference(spec, first, again, _COMPARED)
     if difference is None or state.accepted:
         verdict = recorded(state.source)  # A recorded `no` stays.
@@ -246,10 +246,12 @@ def check_stored(
             return Verdict("no", f"{text}, and differs again in another run", difference=difference)
     if of_effect(compare_runs(state.source, record, ()), Effect.WARNING):
         progress.warn(f"with other versions, or on another machine, the stored {text}")
-        state.accepted.append(Change(Rule.EPISODE, f"with other versions, or on another machine, {text}"))
+        state.accepted.append(
+            Change(ChangeKind.EPISODE, f"with other versions, or on another machine, {text}")
+        )
     else:
         what = f"the policy or the environment has changed: the stored {text}"
-        state.accept([Change(Rule.EPISODE, what)])
+        state.accept([Change(ChangeKind.EPISODE, what)])
     return None
 
 

@@ -13,8 +13,8 @@ from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.record import ChangeRecord, DatasetInfo, RunFacts
 from rollout_cli.dataset.run_changes import (
     Change,
+    ChangeKind,
     Effect,
-    Rule,
     compare_files,
     compare_runs,
     compare_spaces,
@@ -129,10 +129,10 @@ class ResumeState:
         # Skipped episodes after the last committed one are run again.
         return {n: recorded.get(n, _UNRECORDED) for n in chain.from_iterable(self.committed.skipped)}
 
-    def check(self, record: RunFacts, spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
+    def check(self, record: RunFacts, spec: EnvSpec, progress: Progress, *, has_read_files: bool) -> None:
         """Compare this run's record and spaces with the dataset's; warn about other versions.
 
-        Unless `is_whole`, the record has only the files that were read at load.
+        Unless `has_read_files`, the record has only the files that were read at load.
 
         Raises:
             UsageError: If the run cannot continue the dataset.
@@ -142,12 +142,12 @@ class ResumeState:
             return
         from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - imports pyarrow
 
-        changes = compare_runs(self.source, record, DECISIVE, is_complete=is_whole)
+        changes = compare_runs(self.source, record, DECISIVE, has_read_files=has_read_files)
         # First, because a changed file may also change the spaces or the policy's class.
         self.accept(changes)
         spaces = compare_spaces(self.committed.info, {"spaces": SpaceSchema.of(spec).describe()})
         _refuse(self.config.output, [*spaces, *of_effect(changes, Effect.REFUSED)])
-        if is_whole:
+        if has_read_files:
             for notice in of_effect(changes, Effect.NOTICE):
                 progress.notice(str(notice))
             if versions := of_effect(changes, Effect.WARNING):
@@ -171,7 +171,7 @@ class ResumeState:
 
     def _accept_files(self, record: RunFacts) -> None:
         before = self.source["files"] if self.info else self.replaced_files
-        self.accept(compare_files(before, record["files"], is_complete=False))
+        self.accept(compare_files(before, record["files"], has_read_files=False))
 
     @property
     def changes(self) -> list[ChangeRecord]:
@@ -229,7 +229,9 @@ def resume_state(config: CollectConfig, plan: Plan, sources: RunFacts, progress:
     this_run = cast("RunFacts", {**sources, "root_seed": config.seed})
     changes = compare_runs(source, this_run, DECISIVE)
     first = (info["first_numbers"] or [0])[0]
-    shifted = [Change(Rule.OPTION, "the first episode", first, plan.first)] if first != plan.first else []
+    shifted = (
+        [Change(ChangeKind.OPTION, "the first episode", first, plan.first)] if first != plan.first else []
+    )
     _refuse(root, [*of_effect(changes, Effect.REFUSED), *shifted])
     committed = read_committed(root, info)
     left = remaining(plan, _covered(committed), n_episodes=committed.episodes)

@@ -10,8 +10,8 @@ import pytest
 from rollout_cli.dataset.record import RunFacts
 from rollout_cli.dataset.run_changes import (
     Change,
+    ChangeKind,
     Effect,
-    Rule,
     compare_files,
     compare_runs,
     compare_spaces,
@@ -63,7 +63,7 @@ STORED: dict[str, Any] = {
 OPTIONS = ("command", "shard", "tasks")
 
 
-def changes(*edits: tuple[str, Any], is_complete: bool = True, **stored: Any) -> list[tuple[Effect, str]]:
+def changes(*edits: tuple[str, Any], has_read_files: bool = True, **stored: Any) -> list[tuple[Effect, str]]:
     """Return what differs once these fields of the new run have other values, as `env.sha256`."""
     new = copy.deepcopy({**STORED, **stored})
     for place, value in edits:
@@ -73,7 +73,7 @@ def changes(*edits: tuple[str, Any], is_complete: bool = True, **stored: Any) ->
             document = document[parent]
         document[name] = value
     before = cast("RunFacts", {**STORED, **stored})
-    found = compare_runs(before, cast("RunFacts", new), OPTIONS, is_complete=is_complete)
+    found = compare_runs(before, cast("RunFacts", new), OPTIONS, has_read_files=has_read_files)
     return [(change.effect, str(change)) for change in found]
 
 
@@ -83,9 +83,9 @@ def test_equal_runs_do_not_differ() -> None:
 
 def test_an_option_that_decides_the_data() -> None:
     """Also an empty value, and one that the stored run did not record; long values are not shown."""
-    assert [(Effect.REFUSED, 'shard was null, is "1/2"')] == changes(("collector.shard", "1/2"))
+    assert [(Effect.REFUSED, 'shard was not set, is "1/2"')] == changes(("collector.shard", "1/2"))
     assert [] == changes(("collector.tasks", []))
-    assert [(Effect.REFUSED, "tasks differs")] == changes(("collector.tasks", ["x" * 600]))
+    assert [(Effect.REFUSED, "tasks has another value")] == changes(("collector.tasks", ["x" * 600]))
     assert [] == changes(("collector.workers", 3))
     exact = {**STORED["collector"], "command": "exact"}
     for name in ("workers", "episodes_per_worker"):
@@ -117,12 +117,12 @@ def test_the_options_of_the_policy() -> None:
 def test_the_root_seed() -> None:
     """0 is a seed, and no empty value."""
     assert [(Effect.REFUSED, "seed was 7, is 8")] == changes(("root_seed", 8))
-    assert [(Effect.REFUSED, "seed was 0, is null")] == changes(("root_seed", None), root_seed=0)
+    assert [(Effect.REFUSED, "seed was 0, is not set")] == changes(("root_seed", None), root_seed=0)
 
 
 def test_the_time_limit_and_the_class_of_the_policy() -> None:
     """Both are known only after a worker has started."""
-    assert [(Effect.REFUSED, "time limit was 500, is null")] == changes(("env.max_episode_length", None))
+    assert [(Effect.REFUSED, "time limit was 500, is not set")] == changes(("env.max_episode_length", None))
     assert [(Effect.REFUSED, 'policy class was "PPO", is "DQN"')] == changes(("policy.class", "DQN"))
     assert [] == changes(("env", {"sha256": "e"}))
 
@@ -161,8 +161,8 @@ def test_other_content_at_a_stored_place() -> None:
         entry("p.zip", "p"),
     ]
     expected = [(Effect.ACCEPTABLE, "mine.py has changed"), (Effect.ACCEPTABLE, "level.json has changed")]
-    for is_complete in (True, False):
-        assert expected == changes(("files", files), is_complete=is_complete)
+    for has_read_files in (True, False):
+        assert expected == changes(("files", files), has_read_files=has_read_files)
     swapped = [entry("mine.py", "p"), entry("p.zip", "m")]
     assert ["mine.py has changed", "p.zip has changed"] == [what for _, what in changes(("files", swapped))]
     two = [entry("w", "1"), entry("w", "2")]
@@ -175,7 +175,7 @@ def test_content_that_was_read_at_load_is_not_read() -> None:
     files = [entry("lib/mine.py", "m"), entry("p.zip", "p")]
     assert [] == changes(("files", files))
     assert [(Effect.ACCEPTABLE, "mine.py is no longer read")] == changes(("files", files[1:]))
-    assert [] == changes(("files", files[1:]), is_complete=False)
+    assert [] == changes(("files", files[1:]), has_read_files=False)
     moved = [entry("lib/mine.py", "9"), entry("p.zip", "p")]
     assert (Effect.ACCEPTABLE, "mine.py has changed") == changes(("files", moved))[0]
 
@@ -234,6 +234,6 @@ def test_the_table_has_a_row_for_each_rule() -> None:
     """At most 15 rows, so that a person can know them all."""
     rows = [line for line in str(compare_runs.__doc__).splitlines() if line.strip().startswith("| ")]
     assert len(rows) - 2 <= 15
-    assert [Change(Rule.FILE_NEW, "a")] == of_effect(
-        [Change(Rule.VERSION, "b"), Change(Rule.FILE_NEW, "a")], Effect.NOTICE
+    assert [Change(ChangeKind.FILE_NEW, "a")] == of_effect(
+        [Change(ChangeKind.VERSION, "b"), Change(ChangeKind.FILE_NEW, "a")], Effect.NOTICE
     )

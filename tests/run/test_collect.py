@@ -460,7 +460,7 @@ def test_options_that_decide_the_data_may_not_differ(tmp_path: Path) -> None:
     run(tmp_path / "out", timesteps=1_500, env_kwargs={"note": 1})
     before = data_hashes(tmp_path / "out")
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"max_episode_length": 3}, "max_episode_length was null, is 3"),
+        ({"max_episode_length": 3}, "max_episode_length was not set, is 3"),
         ({"seed": 8}, "seed was 7, is 8"),
         ({"envs_per_worker": 2}, "envs_per_worker was 1, is 2"),
         ({"env_kwargs": {"note": 2}}, 'env_kwargs was {"note": 1}, is {"note": 2}'),
