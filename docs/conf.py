@@ -16,6 +16,7 @@ exclude_patterns = ["README.md"]  # The index on GitHub; here it is index.md.
 html_theme = "furo"
 html_title = f"rollout {release}"
 html_copy_source = False
+html_show_copyright = False
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
