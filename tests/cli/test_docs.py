@@ -28,7 +28,12 @@ __all__ = ["project"]
 
 DOCUMENTS = [
     "README.md",
-    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    # Without the pages of the site that show files from elsewhere: docs/conf.py.
+    *sorted(
+        f"docs/{path.name}"
+        for path in (ROOT / "docs").glob("*.md")
+        if path.name != "index.md" and not path.read_text().startswith("<!-- The site shows")
+    ),
     # The other pages there run in the environments of their tools: .ci/matrix/run.
     *(f"docs/use/{name}.md" for name in ("README", "duckdb", "pandas", "polars", "pyarrow")),
 ]

@@ -217,7 +217,7 @@ def test_a_derived_dataset_is_not_continued(tmp_path: Path, one: Path) -> None:
     ("harm", "problem"),
     usually(
         [
-            (lambda root: set_values(root / episodes(1), "source", 0, [2]), "not one of the dataset's"),
+            (lambda root: set_values(root / episodes(1), "source", 0, [2]), "not in the dataset's sources"),
             (
                 lambda root: set_values(root / episodes(1), "source", 0, [1]),
                 "root_seed is not the root seed of its source",

@@ -162,7 +162,7 @@ def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
         ([one, three], "2/3", "shard-missing"),
         ([one, two, two, three], "", "shard-missing"),
         ([one, tmp_path / "quarter", three], f"{tmp_path / 'quarter'}", "shards-of-other-division"),
-        ([one, two, tmp_path / "foreign"], "root_seed", "shards-of-other-runs"),
+        ([one, two, tmp_path / "foreign"], ": seed differ", "shards-of-other-runs"),
         ([tmp_path / "whole"], "", "one-dataset"),
         ([one, tmp_path / "whole"], "", "episode-repeated"),
     ):

@@ -366,7 +366,7 @@ WRITING = [
     ended("the folder is removed", 5, "", m.after_commit(m.remove_output), IN_DIR, **REMOVED),
     ended("the folder is renamed", 5, "", m.after_commit(m.rename_output), IN_DIR, **REMOVED),
     ended(
-        *("the data are removed", 5, r"\[segments-removed\]", m.after_commit(m.remove_data)),
+        *("the data are removed", 5, r"\[(segments-removed|file-missing)\]", m.after_commit(m.remove_data)),
         options=(*OFTEN, "--segment-bytes", "20000"),
         command=("collect", "--episodes", "600"),
         keeps="wreck",
