@@ -31,7 +31,7 @@ _NOT_ON_WINDOWS: dict[str, Any] = {
             "getuid",
             "geteuid",
         ),
-        *("pread", "pwrite", "O_NOFOLLOW", "O_DIRECTORY", "O_NONBLOCK", "getloadavg"),
+        *("pread", "pwrite", "O_NOFOLLOW", "getloadavg"),
     ),
     "signal": ("SIGHUP", "SIGKILL", "SIGCHLD", "SIGPIPE", "SIGUSR1", "pthread_sigmask", "sigwait"),
     "modules": ("fcntl", "termios", "resource", "pwd", "grp", "tty", "pty", "syslog"),
