@@ -10,6 +10,7 @@ import inspect
 import pickle
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -45,7 +46,8 @@ class Wording(NamedTuple):
     hint: str
 
 
-def _wordings() -> list[Wording]:
+@cache
+def _wordings() -> tuple[Wording, ...]:
     """Return the wording of every error that the package makes."""
     found: set[Wording] = set()
     for path in (ROOT / "rollout_cli").rglob("*.py"):
@@ -55,7 +57,7 @@ def _wordings() -> list[Wording]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and (name := _name(node.func)) in {*CLASSES, *OTHERS}:
                 found.update(_of_call(node, name, inner.get(id(node), tree)))
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def _name(node: ast.AST) -> str:
@@ -120,7 +122,7 @@ def _part(node: ast.expr) -> str:
     return f"<{names[0].strip('_')}>" if names else "…"
 
 
-def _table(wordings: list[Wording]) -> str:
+def _table(wordings: tuple[Wording, ...]) -> str:
     """Return the tables of the page, one for each class of errors."""
     lines = []
     for (exit_code, kind), group in groupby(wordings, key=lambda each: each[:2]):

@@ -121,6 +121,7 @@ def test_a_run_without_an_episode_is_no_source(tmp_path: Path, one: Path, other:
     assert "Episodes of B\n" in (tmp_path / "d/README.md").read_text()
 
 
+@pytest.mark.thorough
 def test_what_is_derived_is_derived_from_again(tmp_path: Path, one: Path, other: Path) -> None:
     """Datasets of one run share its record; their episodes, split and joined, are those that there were."""
     whole = load(one)

@@ -327,6 +327,7 @@ def test_files_that_a_policy_writes_are_not_pinned(project: Path) -> None:
     assert "yes" == source_of(project / "out")["reproducible"]["status"]
 
 
+@pytest.mark.thorough
 def test_a_worker_that_reads_other_files_than_the_others_ends_the_run(project: Path) -> None:
     """It is killed after the weights were replaced: exit code 3, the file's name, and what was committed is safe."""
     out = project / "out"

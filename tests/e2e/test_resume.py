@@ -91,6 +91,7 @@ def test_a_killed_run_is_resumed_as_if_it_had_not_been_killed(tmp_path: Path, ki
     assert [] == [path for path in out.rglob(".*") if path.is_file()]
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_asked_to_end_is_resumed(tmp_path: Path) -> None:
     """By SIGTERM: what was finished is there, and another number of workers, in one process, makes the rest."""
     out, whole = tmp_path / "out", tmp_path / "whole"

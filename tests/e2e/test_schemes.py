@@ -250,6 +250,7 @@ def test_wrappers_are_built_again(tmp_path: Path) -> None:
     assert all(part in ran.stderr for part in ("wrapper", "[resume-differs]"))
 
 
+@pytest.mark.thorough
 def test_shards_with_wrappers_are_merged(tmp_path: Path) -> None:
     """The whole is the single run, and replays; a shard in other wrappers is no part of it."""
     words = (
@@ -320,6 +321,7 @@ def test_a_time_limit_counts_the_steps_inside_wrappers(tmp_path: Path) -> None:
     assert 100 == len(steps_of(tmp_path / "out"))
 
 
+@pytest.mark.thorough
 def test_arguments_of_a_class_of_the_user(folder: Path) -> None:
     """They are recorded, repeated by resume and replay, and compared by resume and merge: paths by their names too."""
     (folder / "tuned.py").write_text(

@@ -52,11 +52,19 @@ def collected(folder: Path, name: str, *words: str) -> Path:
     return folder / name
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> Path:
-    return collected(tmp_path, "out", "--episodes", "40", "--policy", "tests.e2e.test_sequences:act")
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return collected(
+        tmp_path_factory.mktemp("lists"),
+        "out",
+        "--episodes",
+        "40",
+        "--policy",
+        "tests.e2e.test_sequences:act",
+    )
 
 
+@pytest.mark.thorough
 def test_rows_workers_and_resume_give_the_same_bytes(dataset: Path, tmp_path: Path) -> None:
     """One row, three rows in lockstep, two workers, and a run that is continued; it is repeated bit for bit."""
     batched = ("--policy", "tests.e2e.test_sequences:Counting")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.processes import Ran, running
 from tests.helpers.projects import write_module
+from tests.helpers.thorough import usually
 
 POLICY = """
 import gymnasium
@@ -50,7 +51,7 @@ def ran(folder: Path, call: str) -> Ran:
         return run.end()
 
 
-@pytest.mark.parametrize("call", NAMED)
+@pytest.mark.parametrize("call", usually(NAMED, {"collect", "processes, spawn"}.__contains__))
 def test_a_script_that_its_workers_import_needs_a_guard(call: str, tmp_path: Path) -> None:
     """The error names the line and the guard; the same call under the guard runs."""
     without = ran(tmp_path, NAMED[call])
