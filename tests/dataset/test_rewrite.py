@@ -188,6 +188,7 @@ def test_files_are_compared_only_within_a_run(
     assert [0, 1] == sorted({*load(tmp_path / "a").episodes["source"].to_pylist()})
 
 
+@pytest.mark.thorough
 def test_the_same_is_made_of_the_same(tmp_path: Path, one: Path, other: Path) -> None:
     for name in ("a", "b"):
         derived(tmp_path / name, load(one), load(other))

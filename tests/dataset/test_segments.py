@@ -107,7 +107,7 @@ def test_chunks_and_flushes_change_no_byte(
     assert (whole / "meta/stats.json").read_text() == (tmp_path / "d/meta/stats.json").read_text()
 
 
-@pytest.mark.parametrize("stops", usually([[95], [100, 101, 110, 119]], lambda stops: len(stops) > 1))
+@pytest.mark.parametrize("stops", usually([[95], [100, 101, 110, 119]], lambda stops: len(stops) == 1))
 def test_a_resumed_dataset_has_the_bytes_of_one_run(tmp_path: Path, whole: Path, stops: list[int]) -> None:
     """`meta/episodes` and the statistics too; the skipped episode is known all the time."""
     episodes, path = rich_episodes(), tmp_path / "d"

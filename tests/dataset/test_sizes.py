@@ -113,6 +113,7 @@ def test_run_lengths_count_as_what_they_become(
         pass
 
 
+@pytest.mark.thorough
 def test_a_large_file_may_be_large_in_memory(tmp_path: Path) -> None:
     """The limit is for files that unpack to over a hundred times their size: as an episode of images does."""
     path = tmp_path / "a.parquet"

@@ -64,6 +64,7 @@ def test_the_width_of_a_batch_changes_nothing(folder: Path) -> None:
     assert all(part in ran.stderr for part in ("MixPolicy", "[policy-not-batched]"))
 
 
+@pytest.mark.thorough
 def test_a_mixture_is_resumed_and_replayed_from_another_folder(folder: Path, tmp_path: Path) -> None:
     """With its exploration; a file of a component that has changed is refused."""
     whole = collected(folder, "whole", "--episodes", "200", "--seed", "3", *MIX, *LOCAL)

@@ -40,6 +40,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_kept_episodes_are_those_that_a_filter_keeps(tmp_path: Path, whole: Path) -> None:
     """Of the same run without `--keep`: under the same numbers, and with the same values; three workers agree."""
     numbers = numbers_of(whole)

@@ -397,6 +397,7 @@ def scene_hashes() -> set[str]:
     return {file["sha256"] for file in source_of(Path("out"))["files"] if file["path"] == "scene.txt"}
 
 
+@pytest.mark.thorough
 def test_episodes_read_files_of_one_name(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """In folders elsewhere, each its own: which ones a run reads is no change, and their contents are."""
     scenes = tmp_path_factory.mktemp("scenes")

@@ -116,6 +116,7 @@ def test_other_versions_are_named(dataset: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_module_that_was_edited_is_named(tmp_path: Path) -> None:
     """Perhaps only a comment was, so episodes are run all the same."""
     module = tmp_path / "mine.py"

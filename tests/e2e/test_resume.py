@@ -161,6 +161,7 @@ def test_a_damaged_last_segment_is_run_again(
     assert [file.name] == sorted({path.name for path in Path("out").glob(".repair-*/**/file-*.parquet")})
 
 
+@pytest.mark.thorough
 def test_other_values_in_the_last_segment_are_refused(tmp_path: Path) -> None:
     """A run would write it again, with statistics of the damage. Repaired, the dataset gets its bytes."""
     whole, out = tmp_path / "whole", tmp_path / "out"

@@ -95,6 +95,7 @@ def seeds_of(path: Path) -> list[int]:
     return seeds
 
 
+@pytest.mark.thorough
 def test_vector_environments_with_seeds_of_their_own(tmp_path: Path) -> None:
     """No two workers, shards or runs of one dataset begin alike; the same run does."""
     native: dict[str, Any] = {
