@@ -27,7 +27,7 @@ from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
 from rollout_cli.run.signals import StopSignals, stop_on_signals
-from rollout_cli.run.tally import StoppedBy, Tally
+from rollout_cli.run.tally import StoppedBy, Tally, stopped_by
 from rollout_cli.samplers.nesting import refuse_in_worker
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
@@ -302,7 +302,7 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     run.progress.finish()
     if not run.is_ending:
         is_done = state.plan is None or sampler.is_done
-        tally.stopped_by = _reached(config, totals) if is_done else "max_time"
+        tally.stopped_by = stopped_by(config, totals) if is_done else "max_time"
         tally.failure = _without_data(run, sampler, writer)
 
 
@@ -323,15 +323,6 @@ def _limit(config: CollectConfig, sampler: Sampler, began_at: float) -> None:
     if config.max_time is not None:
         left = began_at + config.max_time - time.monotonic()
         sampler.request_stop(grace=config.grace, after=max(0.0, left))
-
-
-def _reached(config: CollectConfig, totals: Record) -> StoppedBy:
-    """Return the option that ended a run with these totals, which include earlier runs."""
-    if config.timesteps is not None and totals["steps"] >= config.timesteps:
-        return "timesteps"
-    if config.keep is not None and (config.episodes is None or totals["episodes"] < config.episodes.stop):
-        return "keep_cap"
-    return "episodes" if config.episodes_per_worker is None else "episodes_per_worker"
 
 
 def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> RolloutError | None:

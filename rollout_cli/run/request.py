@@ -232,15 +232,7 @@ def sampler_of(
     Raises:
         UserCodeError: If the worker class cannot be found or used.
     """
-    switches = {name: True for name in ("deterministic", "fresh_env") if getattr(config, name)}
-    arguments: dict[str, Any] = {**config.worker_args, **switches}
-    worker_class: type[Worker] = DefaultWorker
-    if config.envs_per_worker > 1 or config.vectorization == "native":
-        worker_class = VecWorker
-        arguments["n_envs"] = config.envs_per_worker
-        arguments["vectorization"] = config.vectorization
-    if config.worker_class is not None:
-        worker_class = load_worker_class(config.worker_class)
+    worker_class, arguments = _worker_class(config)
     limits = [steps for steps in (config.max_episode_length, limit) if steps is not None]
     factory = WorkerFactory(
         max_episode_length=min(limits, default=None),
@@ -277,6 +269,20 @@ def sampler_of(
     if config.start_method == "forkserver" and sys.platform != "darwin" and loads_torch(policy):
         running_server("forkserver").import_torch()
     return MultiprocessingSampler(policy, env, **options, start_method=config.start_method)
+
+
+def _worker_class(config: CollectConfig) -> tuple[type[Worker], dict[str, Any]]:
+    """Return the worker class of a configuration and its arguments."""
+    switches = {name: True for name in ("deterministic", "fresh_env") if getattr(config, name)}
+    arguments: dict[str, Any] = {**config.worker_args, **switches}
+    worker_class: type[Worker] = DefaultWorker
+    if config.envs_per_worker > 1 or config.vectorization == "native":
+        worker_class = VecWorker
+        arguments["n_envs"] = config.envs_per_worker
+        arguments["vectorization"] = config.vectorization
+    if config.worker_class is not None:
+        worker_class = load_worker_class(config.worker_class)
+    return worker_class, arguments
 
 
 def exploring(policy: PolicySource, config: CollectConfig) -> PolicySource:

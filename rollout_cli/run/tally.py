@@ -9,6 +9,7 @@ from typing import Literal
 from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.errors import RolloutError
 from rollout_cli.keywords import Record
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.run import reproduce
 
 StoppedBy = Literal["timesteps", "episodes", "episodes_per_worker", "max_time", "keep_cap"]
@@ -34,3 +35,12 @@ class Tally:
             yield from chunks
         except RolloutError as error:
             self.failure = error
+
+
+def stopped_by(config: CollectConfig, totals: Record) -> StoppedBy:
+    """Return the option that ended a run with these totals, which include earlier runs."""
+    if config.timesteps is not None and totals["steps"] >= config.timesteps:
+        return "timesteps"
+    if config.keep is not None and (config.episodes is None or totals["episodes"] < config.episodes.stop):
+        return "keep_cap"
+    return "episodes" if config.episodes_per_worker is None else "episodes_per_worker"

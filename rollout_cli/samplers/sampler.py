@@ -9,13 +9,11 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.errors import (
-    EnvLoadError,
     InternalError,
     InterruptedRunError,
     RolloutError,
@@ -23,8 +21,9 @@ from rollout_cli.errors import (
     UserCodeError,
 )
 from rollout_cli.progress import shown
+from rollout_cli.samplers.facts import WorkerFacts
 from rollout_cli.samplers.leases import LeaseSize, Pace
-from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
+from rollout_cli.samplers.messages import Update, as_raised
 from rollout_cli.samplers.nesting import refuse_in_worker
 from rollout_cli.samplers.plan import EpisodesPerWorker, LengthEstimate, MinTimesteps, Plan
 from rollout_cli.samplers.pool import Pool, SegmentRunner, Warn
@@ -82,16 +81,14 @@ class PlanSampler:
         self._pool: Pool | None = None
         self._starting: SamplerMachine | None = None  # A call without episodes, in which the workers start.
         self._failure: RolloutError | None = None  # Raised after the earlier episodes.
-        self._env_spec: EnvSpec | None = None
         self._stops = StopRequests()
-        self._report: WorkerReport | None = None
+        self._facts = WorkerFacts()
         self._lengths = LengthEstimate()
         self._paces: Sequence[Pace] = ()
         self.skipped: dict[int, str] = {}
         self._generation = self.n_started = self.next_number = 0
         self.total_env_steps = self.dropped_episodes = 0
         self.is_done = False
-        self.built_at = 0.0
 
     @classmethod
     def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
@@ -106,12 +103,17 @@ class PlanSampler:
     @property
     def env_spec(self) -> EnvSpec:
         """Return the environment's spaces and time limit; InternalError if no worker has built it yet."""
-        return _require(self._env_spec)
+        return _require(self._facts.env_spec)
 
     @property
     def report(self) -> WorkerReport:
         """Return the workers' joined reports on environment and policy; raises as `env_spec` does."""
-        return _require(self._report)
+        return _require(self._facts.report)
+
+    @property
+    def built_at(self) -> float:
+        """Return the time when the first worker was built, in seconds since the epoch; 0 before that."""
+        return self._facts.built_at
 
     # -- sampling ----------------------------------------------------------------------------------
 
@@ -143,9 +145,8 @@ class PlanSampler:
         """
         updates = self._updates.note(agent_update, env_update)
         if agent_update is not None or env_update is not None:
-            self._starting = self._report = None  # The update may read other files.
-        if env_update is not None:
-            self._env_spec = None  # The new environment may have other spaces.
+            self._starting = None
+            self._facts.forget(spaces=env_update is not None)
         call = self._starting
         self._starting = None
         if call is None or call.plan is not plan:
@@ -213,10 +214,10 @@ class PlanSampler:
         Raises:
             RolloutError: If a worker could not build its environment or policy.
         """
-        if self._env_spec is None:
+        if self._facts.env_spec is None:
             call = self._starting or self._begin(None)
             with self._shut_down_on_error(call):
-                while self._env_spec is None:
+                while self._facts.env_spec is None:
                     if self._failure is not None:
                         raise as_raised(self._failure)
                     if self._stops.has_started:
@@ -240,7 +241,13 @@ class PlanSampler:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the workers; a copy starts new workers and applies all updates to them."""
-        reset = {"_warn": _log.warning, "_pool": None, "_starting": None, "_failure": None, "_env_spec": None}
+        reset = {
+            "_warn": _log.warning,
+            "_pool": None,
+            "_starting": None,
+            "_failure": None,
+            "_facts": WorkerFacts(),
+        }
         return self.__dict__ | {name: value for name, value in reset.items() if name in self.__dict__}
 
     # -- one call ----------------------------------------------------------------------------------
@@ -263,6 +270,7 @@ class PlanSampler:
             plan,
             self._updates,
             self._supervisor,
+            self._facts,
             n_workers=self.n_workers,
             n_running=self.n_started,
             is_parallel=self._is_parallel,
@@ -290,11 +298,6 @@ class PlanSampler:
                 hint="start a new stream",
             )
         for event in self._pool.wait():
-            if isinstance(event, Started | Reported) and event.generation == call.generation:
-                self._report = (self._report or replace(event.report, files=())).joined(event.report)
-            if isinstance(event, Started) and event.generation == call.generation:
-                self._env_spec = _common_spec(self._env_spec, event.env_spec)
-                self.built_at = self.built_at or event.at
             self._execute(call.handle(event, _clock()))
 
     def _execute(self, instructions: Sequence[Instruction]) -> None:
@@ -325,7 +328,8 @@ class PlanSampler:
                 error.add_note("\n".join(["the last events and instructions of the sampler:", *call.story]))
             # GeneratorExit: the caller closed the stream, so the workers only stop.
             if call.generation == self._generation and not isinstance(error, GeneratorExit):
-                self._updates.has_failed = isinstance(error, UserCodeError) and not error.episodes
+                if isinstance(error, UserCodeError) and not error.episodes:
+                    self._updates.failed()
                 self.shutdown_worker()
             raise
 
@@ -353,7 +357,6 @@ class Sampler(PlanSampler):
         seed: The root seed.
         n_workers: Maximum number of workers.
         n_started: Number of workers that were started, from worker 0 up.
-        built_at: Time when the first worker had built its environment and policy, in seconds since the epoch.
         next_number: Number of the next call's first episode; never decreases.
         total_env_steps: Steps of all episodes yielded so far.
         skipped: Reasons why episodes of the last call were skipped, by episode number.
@@ -404,17 +407,6 @@ def _require(fact: Fact | None) -> Fact:
     if fact is None:
         raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
     return fact
-
-
-def _common_spec(known: EnvSpec | None, spec: EnvSpec) -> EnvSpec:
-    """Return the EnvSpec that all workers share; raise EnvLoadError if two workers differ."""
-    if known not in (None, spec):
-        raise EnvLoadError(
-            "the environments of two workers have different spaces or time limits",
-            code="worker-spaces",
-            hint="build environments with equal spaces and time limits in all workers",
-        )
-    return known or spec
 
 
 def _carry_out(

@@ -16,6 +16,7 @@ import numpy as np
 
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import RolloutError
+from rollout_cli.samplers.facts import WorkerFacts
 from rollout_cli.samplers.leases import Leases, LeaseSize, Pace
 from rollout_cli.samplers.messages import (
     FLUSH_ROWS,
@@ -23,6 +24,7 @@ from rollout_cli.samplers.messages import (
     Continue,
     Failed,
     Judged,
+    Reported,
     Start,
     Started,
     Stop,
@@ -75,6 +77,7 @@ class SamplerMachine:
         plan: The episodes to run; None if the workers only start.
         updates: Policies, environments and updates of all workers so far.
         supervisor: Decides about deaths and failures.
+        facts: What the workers tell about environment and policy is added to it.
         n_workers: Maximum number of workers.
         n_running: Number of workers that earlier calls started, from worker 0 up.
         is_parallel: Whether to start all workers even if one worker could run every episode.
@@ -98,6 +101,7 @@ class SamplerMachine:
         plan: Plan | None,
         updates: UpdateLog,
         supervisor: Supervisor,
+        facts: WorkerFacts,
         *,
         n_workers: int,
         n_running: int = 0,
@@ -114,6 +118,7 @@ class SamplerMachine:
         self.plan = plan
         self._updates = updates
         self._supervisor = supervisor
+        self._facts = facts
         self._first_number = first_number
         self._plan = PlanState(
             plan, n_workers=n_workers, by_worker=updates.by_worker, block=block, lengths=lengths
@@ -175,6 +180,9 @@ class SamplerMachine:
 
     def _handle(self, event: Event, now: float) -> list[Instruction]:
         match event:
+            case Started() | Reported() if event.generation == self.generation:
+                self._facts.add(event)
+        match event:
             case Warn():
                 return [event]
             case Batch(_, generation) if generation == self.generation:
@@ -183,7 +191,7 @@ class SamplerMachine:
                 return self._judged(event, now)
             case Started(worker, generation) if generation == self.generation and not self._has_failed:
                 self._leases.started(worker, now)
-                self._supervisor.false_starts.pop(worker, None)
+                self._supervisor.started(worker)
                 self._ready.add(worker)
             case Failed(worker, generation, error, numbers) if not self._has_failed:
                 # After a failure in an older call the worker has ignored this call's `Start`: rebuild it. A
@@ -282,7 +290,7 @@ class SamplerMachine:
         runs = contiguous_ranges(ended)
         if not runs:
             return []
-        self._supervisor.n_skipped = 0
+        self._supervisor.episode_ended()
         self._n_ended += len(ended)
         self._leases.finished(worker, runs, now)
         for numbers in runs:

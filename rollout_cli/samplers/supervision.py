@@ -95,10 +95,18 @@ class Supervisor:
 
     def begin_call(self) -> None:
         """Reset all counts except restarts: earlier calls may have had another policy or environment."""
-        self.false_starts: Counter[int] = Counter()  # Deaths of each worker before it was ready.
-        self.n_skipped = 0  # Skipped episodes since the last episode that ended without error.
+        self._false_starts: Counter[int] = Counter()  # Deaths of each worker before it was ready.
+        self._n_skipped = 0  # Skipped episodes since the last episode that ended without error.
         self._kills: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
+
+    def started(self, worker: int) -> None:
+        """Forget the deaths of a worker before it was ready."""
+        self._false_starts.pop(worker, None)
+
+    def episode_ended(self) -> None:
+        """Forget the skipped episodes, since an episode has ended without error."""
+        self._n_skipped = 0
 
     # -- deaths ------------------------------------------------------------------------------------
 
@@ -124,7 +132,7 @@ class Supervisor:
             # A starting worker ran an episode of an older call, with another policy or environment.
             return Decision() if starting else self.failed(error, overdue, in_flight)
         if starting:
-            self.false_starts[death.worker] += 1
+            self._false_starts[death.worker] += 1
             return self._restart(what, death)
         suspects = running
         if death.numbers is None:
@@ -142,7 +150,7 @@ class Supervisor:
 
     def _restart(self, what: str, death: Died, isolated: tuple[int, ...] = ()) -> Decision:
         most = self._rules.max_worker_restarts
-        if self.false_starts[death.worker] >= MOST_TRIES:
+        if self._false_starts[death.worker] >= MOST_TRIES:
             what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
             hint = death.hint or "check the constructors of the policy and environment for a crash"
             return Decision(WorkerError(what, code="worker-start", hint=hint, details=death.details))
@@ -187,8 +195,8 @@ class Supervisor:
         return Decision(isolated=(number,), notice=notice)
 
     def _skip(self, number: int, error: RolloutError) -> Decision:
-        self.n_skipped += 1
-        if self.n_skipped >= MOST_SKIPPED:
+        self._n_skipped += 1
+        if self._n_skipped >= MOST_SKIPPED:
             message = f"skipped {MOST_SKIPPED} consecutive episodes; the last error: {error.message}"
             return Decision(
                 type(error)(

@@ -24,8 +24,6 @@ class UpdateLog:
     Attributes:
         labels: Name of each worker's first environment.
         by_worker: Whether policies or environments differ by worker.
-        has_failed: Whether the last call's updates could not be applied. The next environment update then
-            replaces them and applies to the environments before them.
 
     Raises:
         UserCodeError: If a policy or environment cannot be found or cannot be pickled.
@@ -40,7 +38,7 @@ class UpdateLog:
         # The updates that each worker still needs: a later update may replace earlier ones.
         self._agents = [[update.agent] for update in updates]
         self._envs = [[update.env] for update in updates]
-        self.has_failed = False
+        self._has_failed = False
         self._envs_before = self._envs
         self.labels = [str(_rows(source)[0].label) for source in sources]
 
@@ -51,9 +49,9 @@ class UpdateLog:
             env_update, partial(_env, unchanged=(EnvUpdate, type(None)))
         )
         updates = _updates(agents, envs)
-        if not self.has_failed:
+        if not self._has_failed:
             self._envs_before = [*self._envs]
-        self.has_failed = False
+        self._has_failed = False
         self.by_worker = self.by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
         for worker, update in enumerate(updates):
             if update.agent is not None:
@@ -69,6 +67,13 @@ class UpdateLog:
                 if any(isinstance(row, EnvUpdate) and not row.replaces_env for row in rows):
                     self._envs[worker] = [*self._envs_before[worker], update.env]
         return updates
+
+    def failed(self) -> None:
+        """Mark the last updates as impossible to apply.
+
+        The next environment update replaces them and applies to the environments before them.
+        """
+        self._has_failed = True
 
     def history(self, worker: int) -> tuple[Update, ...]:
         """Return all updates to apply to a new worker, in order: environments first.

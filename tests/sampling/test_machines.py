@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rollout_cli.cli.output import report
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvError, InternalError, UsageError, WorkerError
+from rollout_cli.samplers.facts import WorkerFacts
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Judged, Start, Started, Stop, Update
 from rollout_cli.samplers.plan import (
@@ -379,7 +380,7 @@ def new_machine(plan: Plan = Episodes(0, 100), **options: Any) -> SamplerMachine
     """Return the machine of call 5: a hundred episodes, of which its two workers are leased one at a time."""
     updates: Any = Updates()
     options = {"n_workers": 2, "lease_size": LeaseSize(seconds=0.0, ahead=1), **options}
-    return SamplerMachine(5, plan, updates, Supervisor(Supervision(), 0), **options)
+    return SamplerMachine(5, plan, updates, Supervisor(Supervision(), 0), WorkerFacts(), **options)
 
 
 def begun(**options: Any) -> SamplerMachine:
