@@ -127,7 +127,7 @@ def _collect(config: CollectConfig, progress: Progress) -> CollectResult:
                 tally,
                 started_at,
                 **state.totals,
-                stopped_by=_reached(config, state.totals),
+                stopped_by=stopped_by(config, state.totals),
                 acceptance=state.source.get("acceptance"),
                 path=config.output.resolve(),
                 seed=collected_source(state.info)["root_seed"],
