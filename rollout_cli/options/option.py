@@ -52,7 +52,7 @@ class Option:
 
     @property
     def summary(self) -> str:
-        """The first sentence of the help, which a help page shows; docs/command-line.md has all of it."""
+        """The first sentence of the help, which a help page shows; docs/options.md has all of it."""
         return re.split(r"(?<=\.) (?=[A-Z`])", self.help, maxsplit=1)[0]
 
     @property

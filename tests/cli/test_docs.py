@@ -17,8 +17,6 @@ import pytest
 import rollout_cli
 from rollout_cli import errors
 from rollout_cli.errors import RolloutError
-from rollout_cli.options.config import OPTIONS
-from rollout_cli.options.option import Option
 from tests.cli.calling import Caller
 from tests.helpers.processes import ROOT, variables
 from tests.helpers.projects import project
@@ -108,22 +106,6 @@ def test_the_two_first_commands() -> None:
     assert first[1].startswith("python3 -m venv ")
     assert first[1].endswith("rollout collect --timesteps 100000")
     assert test[1].endswith(".venv/bin/python -m pytest -n auto --dist worksteal")
-
-
-def row(option: Option) -> str:
-    """Return the line that a document must have of an option."""
-    names = ", ".join(f"`{name}`" for name in (option.flag, option.short) if name)
-    metavar = " " + option.metavar.replace("|", "\\|") if option.metavar else ""
-    shown = f"`{option.shown}`" if option.shown else "none"
-    return f"| {names}{metavar} | {option.help} | {shown} | {', '.join(option.commands)} |"
-
-
-def test_all_options_are_listed() -> None:
-    """The options in the document are the declared ones, in words and order."""
-    listed = re.findall(
-        r"^\| `--.*\| \w+(?:, \w+)* \|$", (ROOT / "docs/command-line.md").read_text(), re.MULTILINE
-    )
-    assert [row(option) for option in OPTIONS.values()] == listed
 
 
 def test_all_exit_codes_are_listed() -> None:
