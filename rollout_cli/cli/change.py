@@ -151,7 +151,7 @@ def convert(
         bool | None,
         flag(
             "--next-observation/--no-next-observation",
-            help="Add or drop the next_observation column.",
+            help="Add or drop this column.",
         ),
     ] = None,
     drop_info: Annotated[
@@ -159,7 +159,7 @@ def convert(
         flag(
             "--drop-info",
             metavar="KEY",
-            help="Drop an info by its dotted path or glob; repeatable.",
+            help="Drop an info, by path or glob; repeatable.",
         ),
     ] = None,
     segment_bytes: Annotated[

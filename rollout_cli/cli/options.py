@@ -59,7 +59,7 @@ ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", help
 Folder = Annotated[Path, folder_argument("DIR", "Dataset folder or URI.")]
 VerifyFlag = Annotated[
     bool,
-    flag("--verify/--no-verify", help="Verify the input first.", show_default=True),
+    flag("--verify/--no-verify", help="Verify the input first (default)."),
 ]
 JsonFlag = Annotated[bool, shown("--json", help="Write one JSON document to stdout.")]
 QuietFlag = Annotated[bool, shown("--quiet", "-q", help="Print only the path, warnings and errors.")]

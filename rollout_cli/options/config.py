@@ -114,7 +114,7 @@ class CollectConfig:
         metavar="EXPRESSION", commands=("collect",), decides_data=True, excludes=(_NOT_SHARDED,))
     keep_cap: types.Count | None = _amount(
         "Run at most N episodes, matching or not, with --keep.",
-        shown="1000 per episode of --episodes, or 10 per step of --timesteps", commands=("collect",),
+        shown="1000 per episode, or 10 per step", commands=("collect",),
         needs=(Rule("keep"),))
     shard: types.OneShard | None = _amount(
         "Collect part i of n; `rollout merge` joins the parts.", metavar="i/n", decides_data=True,
@@ -123,15 +123,15 @@ class CollectConfig:
         "Truncate episodes after N steps. A lower time limit of the environment still applies.",
         shown="the environment's time limit", decides_data=True)
     episode_step_guard: types.Count = _amount(
-        "Abort if an episode reaches N steps without a time limit.", 1_000_000)
+        "Abort if an episode without a time limit has N steps.", 1_000_000)
 
     policy: types.Text = _code(
-        "Policy: random, a policy file, or module:attr.", "random", short="-p", metavar="SPEC")
+        "Policy file, module:attr, or random.", "random", short="-p", metavar="SPEC")
     policy_kwargs: types.Keywords = _code(
-        "Keyword argument for the policy's class, factory or loader; repeatable. Example: config=prod.yaml.",
+        "Keyword argument for the policy; repeatable. Its class, factory or loader takes it, e.g. config=prod.yaml.",
         dict, metavar="KEY=VALUE")
     policy_sha256: types.Sha256 | None = _code(
-        "Expected SHA-256 of the policy file, checked before the file is loaded.",
+        "Expected SHA-256 of the policy file. It is checked before the file is loaded.",
         metavar="HEX", when_rerun=None)
     env: types.Text | None = _code(
         "Environment: gymnasium id, spec.json, file.pkl or module:attr. An rl_zoo3 run folder given as --policy "
@@ -144,15 +144,15 @@ class CollectConfig:
         "arguments as in FrameStackObservation?stack_size=4.", (), metavar="SPEC", decides_data=True,
         excludes=(_WRAPPED,))
     reset_options: types.Keywords = _code(
-        "Entry of the options of every env.reset(options=…); repeatable. Values are TOML literals or strings.",
+        "Entry of env.reset(options=…); repeatable. Values are TOML literals or strings.",
         dict, metavar="KEY=VALUE", decides_data=True, excludes=(_SINGLE,))
     tasks: types.Tasks | None = _code(
-        "JSON file with a list of reset options, one object per task. Episode i uses task i modulo the number "
+        "JSON file with a list of reset options by task. Episode i uses task i modulo the number "
         "of tasks.", metavar="FILE", decides_data=True, excludes=(_SINGLE,))
     deterministic: bool = _code(
         "Use the policy's deterministic mode.", default=False, decides_data=True)
     epsilon: types.Probability | None = _code(
-        "Replace the action by a uniform random one with this probability. The dataset marks these steps.",
+        "Probability of a uniform random action instead. The dataset marks these steps.",
         metavar="P", decides_data=True)
     action_noise: types.Deviation | None = _code(
         "Add Gaussian noise to Box actions and clip them. STD is relative to half the width of the bounds.",
@@ -161,26 +161,28 @@ class CollectConfig:
         "Also pin the content of a file; repeatable. Needed for files that C code reads, which Python's audit "
         "hooks do not see.", (), metavar="FILE")
     fresh_env: bool = _code(
-        "Rebuild the environment for every episode, if it keeps state across resets.",
+        "Rebuild the environment for every episode. Use it if the environment keeps state across resets.",
         default=False, decides_data=True,
         excludes=(_NATIVE(reason="a native vector environment cannot rebuild one of its environments"),))
     invalid_action: Literal["error", "clip", "warn"] = _code(
-        "Fail on, clip or warn about actions outside the action space.", "error", decides_data=True)
+        "Rule for actions outside their space. The episode fails, the action is clipped to a Box, or a warning "
+        "is printed.", "error", decides_data=True)
 
     workers: types.Workers = _worker(
         "Number of workers.", usable_cores, short="-w", shown="the usable cores", when_rerun=1)
     envs_per_worker: types.EnvsPerWorker = _worker(
-        "Environment copies per worker, with one batched policy call per step.",
+        "Environment copies per worker. The policy acts on all of them in one call per step.",
         1, short="-m", decides_data=True)
     vectorization: Literal["sync", "native"] = _worker(
-        "Step copies sequentially (sync) or use the environment's vector form (native).", "sync",
+        "How the copies are stepped. One after another (sync), or by the environment's own vector environment "
+        "(native).", "sync",
         decides_data=True)
     sampler: Literal["multiprocessing", "local", "ray"] = _worker(
-        "Run workers in processes, in this process (local), or on Ray.",
+        "Where workers run. In processes (multiprocessing), in this process (local), or on a Ray cluster (ray).",
         DEFAULT_SAMPLER, when_rerun="local")
     start_method: Literal["forkserver", "spawn"] = _worker("Start method of worker processes.", "forkserver")
     ray_address: types.Text | None = _worker(
-        "Ray cluster to connect to, e.g. auto.", shown="RAY_ADDRESS, or a new cluster on this machine",
+        "Ray cluster to use, e.g. auto.", shown="RAY_ADDRESS, or a new one",
         when_rerun=None, needs=(Rule("sampler", "ray", hint='add {sampler="ray"}, or omit {ray_address}'),))
     cpus_per_worker: types.Share = _worker("CPU cores that Ray reserves per worker.", 1.0, metavar="SHARE")
     gpus_per_worker: types.Share = _worker("GPUs that Ray reserves per worker.", 0.0, metavar="SHARE")
@@ -191,7 +193,7 @@ class CollectConfig:
         "Keyword argument for the worker class; repeatable. Values are TOML literals or strings.",
         dict, metavar="KEY=VALUE", decides_data=True)
     seed: types.Natural | None = _worker(
-        "Root seed, from which all other seeds are derived.", shown="random; printed and recorded",
+        "Root seed of all other seeds.", shown="random, recorded",
         is_recorded=False)
 
     output: types.Folder = _dataset(
@@ -203,16 +205,17 @@ class CollectConfig:
         "Continue an existing dataset. Its recorded options apply unless they are given again.",
         default=False, is_recorded=False)
     accept_changes: bool = _dataset(
-        "Resume even if files of the policy or environment have changed. The dataset records the change.",
+        "Resume despite changed files. The files are those of the policy and the environment; the dataset records "
+        "the change.",
         default=False, is_recorded=False,
         needs=(Rule("resume", hint="add {resume=True}, or omit {accept_changes}"),))
     segment_bytes: types.SegmentBytes = _dataset(
-        "Maximum size of a data file in bytes, before encoding.",
+        "Maximum bytes of a data file. The size is measured before encoding.",
         128 << 20, shown="128 MiB", decides_data=True)
     next_observation: bool = _dataset(
         "Also store the next observation of every step. The next row has it anyway.", default=False,
         decides_data=True)
-    flush_every: types.Limit = _dataset("Commit finished episodes every N seconds.", 30.0)
+    flush_every: types.Limit = _dataset("Time between two commits of finished episodes.", 30.0)
     drop_info: types.Names = _dataset(
         "Do not record this info; repeatable. A dotted path, such as episode.t, or a glob pattern.",
         (), metavar="KEY", decides_data=True)
@@ -220,10 +223,10 @@ class CollectConfig:
         "Fail unless the check finds the run reproducible.", default=False, when_rerun=False)
 
     on_env_error: Literal["fail", "retry", "skip"] = _fault(
-        "Fail, retry or skip when the environment or policy raises. Each retry, at most three, uses a rebuilt "
+        "Rule for errors of the environment and the policy. Each retry, at most three, uses a rebuilt "
         "worker. Skipped episodes are reported; skipping biases the data.", "fail", when_rerun="fail")
     on_worker_death: Literal["fail", "skip"] = _fault(
-        "Fail or skip when an episode kills its worker three times. Skipped episodes are reported; skipping "
+        "Rule for an episode that kills its worker three times. Skipped episodes are reported; skipping "
         "biases the data.", "fail", when_rerun="fail")
     max_worker_restarts: types.Natural = _fault("Restart dead worker processes at most N times in total.", 10)
     step_timeout: types.Limit | None = _fault(
@@ -231,10 +234,10 @@ class CollectConfig:
         "of a batched step.", shown="no limit", when_rerun=None,
         excludes=(_LOCAL(reason="the local sampler has no worker process to kill"),))
     episode_timeout: types.Limit | None = _fault(
-        "Treat an episode that takes longer as an environment error.", shown="no limit",
+        "Treat a longer episode as an environment error.", shown="no limit",
         when_rerun=None, excludes=(_LOCAL(reason="the local sampler has no worker process to kill"),))
     grace: types.Seconds = _fault(
-        "Time for running episodes to finish after Ctrl-C or SIGTERM. Only episodes below the last finished "
+        "Time for running episodes after Ctrl-C or SIGTERM. Only episodes below the last finished "
         "one use it.", 5.0)
     # fmt: on
 
