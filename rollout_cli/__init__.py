@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from rollout_cli.reports.figure import figure_of
     from rollout_cli.reports.page import write_report
     from rollout_cli.run.check import check as check
-    from rollout_cli.run.collect import CollectResult as CollectResult, collect as collect
+    from rollout_cli.run.collect import collect as collect
     from rollout_cli.run.merge import merge as merge
     from rollout_cli.run.replay import replay as replay
+    from rollout_cli.run.tally import CollectResult as CollectResult
     from rollout_cli.samplers.local_sampler import LocalSampler as LocalSampler
     from rollout_cli.samplers.plan import (
         Episodes as Episodes,
@@ -84,9 +85,10 @@ _HOMES = {
     "reports.figure": ("plot",),
     "reports.page": ("report",),
     "run.check": ("check",),
-    "run.collect": ("CollectResult", "collect"),
+    "run.collect": ("collect",),
     "run.merge": ("merge",),
     "run.replay": ("replay",),
+    "run.tally": ("CollectResult",),
     "samplers.local_sampler": ("LocalSampler",),
     "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),
     "samplers.processes.pool": ("MultiprocessingSampler",),

@@ -32,7 +32,7 @@ from rollout_cli.sources.untrusted import printable, shell_word
 if TYPE_CHECKING:
     from rollout_cli.options.config import CollectConfig, Values
     from rollout_cli.options.option import CommandName
-    from rollout_cli.run.collect import CollectResult
+    from rollout_cli.run.tally import CollectResult
 
 
 def collect(

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,16 +17,14 @@ from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, c
 from rollout_cli.dataset.layout import acceptance_text, collected_source
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.chunk import unmatched_patterns
-from rollout_cli.episodes.notebook import html_table
 from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
-from rollout_cli.keywords import Record
 from rollout_cli.options.config import CollectConfig
 from rollout_cli.progress import Progress, showing
 from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
 from rollout_cli.run.signals import StopSignals, stop_on_signals
-from rollout_cli.run.tally import StoppedBy, Tally, stopped_by
+from rollout_cli.run.tally import CollectResult, Tally, stopped_by
 from rollout_cli.samplers.nesting import refuse_in_worker
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
@@ -39,32 +36,6 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.writer import DatasetWriter
 
 _MANY_WORKERS = 4  # Per core; more cause a warning.
-
-
-@dataclass(frozen=True, slots=True)
-class CollectResult:
-    """The totals of a finished run."""
-
-    path: Path  # The dataset's folder.
-    status: Literal["complete"]
-    stopped_by: StoppedBy  # The option that ended the run.
-    episodes: int  # In the dataset, including earlier runs that were resumed.
-    steps: int  # Of these episodes.
-    mean_return: float  # Mean over episodes of the sum of rewards.
-    mean_length: float  # Mean steps per episode.
-    seed: int  # The root seed.
-    n_workers: int  # Number of workers that ran.
-    wall_time_s: float  # Seconds from the first check to the last commit.
-    # Seconds from when the workers were ready to the last episode; 0 if nothing was left to run.
-    sampling_time_s: float
-    steps_per_second: float  # The steps of this run per second of `sampling_time_s`.
-    # The verdict of the check that runs episodes again, as in info.json.
-    reproducible: Record
-    acceptance: Record | None = None  # Counts of kept and rejected episodes; None without `keep`.
-    skipped: int = 0  # Episodes that `on_env_error` or `on_worker_death` skipped.
-
-    def _repr_html_(self) -> str:
-        return html_table("CollectResult", asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +77,12 @@ def collect(config: CollectConfig, *, progress: Progress | bool | None = None) -
     Raises:
         RolloutError: If the run cannot start, fails or is interrupted. The dataset then has the status
             `interrupted` and the finished episodes, in order; without a finished episode there is no dataset.
+
+    Example:
+        >>> config = rollout_cli.CollectConfig(timesteps=50, seed=0, sampler="local", output="random")
+        >>> result = rollout_cli.collect(config)
+        >>> result.steps >= 50, len(rollout_cli.load("random")) == result.episodes
+        (True, True)
     """
     with showing(progress) as shown:
         return _collect(config, shown)

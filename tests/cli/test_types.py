@@ -31,4 +31,4 @@ def test_a_users_mypy_sees_the_types(tmp_path: Path) -> None:
     dataset, rewards, result = (line for line in ran.stdout.splitlines() if "Revealed type" in line)
     assert 'is "rollout_cli.dataset.reader.Dataset"' in dataset
     assert 'is "numpy.ndarray[' in rewards
-    assert 'is "rollout_cli.run.collect.CollectResult"' in result
+    assert 'is "rollout_cli.run.tally.CollectResult"' in result

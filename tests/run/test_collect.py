@@ -29,10 +29,11 @@ from rollout_cli.options.config import CollectConfig
 from rollout_cli.options.types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run import provenance
-from rollout_cli.run.collect import CollectResult, collect
+from rollout_cli.run.collect import collect
 from rollout_cli.run.replay import replay
 from rollout_cli.run.reproduce import Verdict
 from rollout_cli.run.resume import recorded_options
+from rollout_cli.run.tally import CollectResult
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.damage import set_json
