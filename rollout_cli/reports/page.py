@@ -42,13 +42,22 @@ _POINTS = 240
 _SERIES = 8
 
 
-def write_report(dataset: Dataset, path: Path) -> int:
-    """Write the report of a dataset, and return its size in bytes.
+def write_report(dataset: Dataset, path: Path | str) -> int:
+    """Write the report of a dataset, an HTML page, and return its size in bytes.
+
+    Args:
+        dataset: The dataset, or a selection of its episodes.
+        path: The file to write; it must not exist.
 
     Raises:
         DatasetExistsError: If `path` exists.
         UsageError: If its name does not end in .html, or the dataset has no episodes.
+
+    Example:
+        >>> rollout_cli.report(rollout_cli.load("data"), "report.html") > 10_000
+        True
     """
+    path = Path(path)
     if path.suffix not in (".html", ".htm"):
         raise UsageError(
             f"{path} does not end in .html",

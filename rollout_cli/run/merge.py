@@ -39,6 +39,7 @@ from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import recorded_values
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 from rollout_cli.sources.pins import FileRecord
+from rollout_cli.sources.remote import folder_of
 
 _SHARED_OPTIONS = {*DECISIVE} - {"shard"}
 """Options that are the same in all shards of a run."""
@@ -82,8 +83,8 @@ class _Shard(NamedTuple):
 
 
 def merge(
-    parts: Sequence[Path],
-    output: Path,
+    parts: Sequence[Path | str],
+    output: Path | str,
     *,
     accept_changes: bool = False,
     verify: bool = True,
@@ -94,18 +95,24 @@ def merge(
     Datasets of different runs are joined to one dataset, in which each episode keeps its source.
 
     Args:
-        parts: Folders of the datasets.
+        parts: Folders of the datasets, paths or URIs.
         output: Folder of the new dataset.
         accept_changes: Whether the policy or environment may differ between shards; changes are recorded.
         verify: Whether each part is verified first, as by `rollout verify`.
-        writing: Options that all edits share.
+        writing: As for `filter_dataset`.
 
     Raises:
         UsageError: If a shard is missing, incomplete or of another run, if an episode is present twice, or if
             spaces differ.
         DatasetFormatError: If a dataset is damaged.
+
+    Example:
+        >>> parts = rollout_cli.split_dataset(rollout_cli.load("data"), "parts", {"a": 0.5, "b": 0.5})
+        >>> rollout_cli.merge(["parts/a", "parts/b"], "whole").steps
+        67
     """
-    if output.resolve() in [path.resolve() for path in parts]:
+    output = folder_of(output)
+    if output.resolve() in [folder_of(path).resolve() for path in parts]:
         raise UsageError(
             f"{output} is also an input", code="output-is-input", hint="merge into another folder"
         )
