@@ -72,6 +72,13 @@ class RolloutError(Exception):
     identifies the error for programs and does not change with the wording. `details`, such as a worker's
     traceback, is shown below the message. `hint` and `details` may be empty. Secrets are removed from all
     strings.
+
+    Example:
+        >>> try:
+        ...     rollout_cli.load("missing")
+        ... except rollout_cli.RolloutError as error:
+        ...     print(error.code, "-", error.message)
+        not-a-dataset - missing is not a dataset: it has no meta/info.json
     """
 
     exit_code: ClassVar[int] = 1

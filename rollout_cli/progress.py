@@ -31,6 +31,14 @@ class Progress:
     """The interface of progress, which shows nothing by default. Callers override methods to show progress.
 
     A run calls `start`, `begin`, `update` any number of times, and `finish`; messages arrive at any time.
+
+    Example:
+        >>> class Announced(rollout_cli.Progress):
+        ...     def start(self, *, label, **totals):
+        ...         print(label, totals["total_steps"])
+        >>> config = rollout_cli.CollectConfig(timesteps=20, seed=0, sampler="local", output="small")
+        >>> result = rollout_cli.collect(config, progress=Announced())
+        CartPole-v1 20
     """
 
     def start(
@@ -41,7 +49,10 @@ class Progress:
         total_episodes: int | None,
         total_seconds: float | None = None,
     ) -> None:
-        """Handle the start of workers for the run `label`; the first total that is reached ends the run."""
+        """Handle the start of workers for the run `label`.
+
+        The first total that is reached ends the run: steps, episodes or seconds; None for no such total.
+        """
 
     def begin(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, seconds: float = 0.0

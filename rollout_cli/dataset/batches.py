@@ -114,6 +114,15 @@ class Transitions(FlatDataset):
     `len` counts steps, in the order of the episodes. A batch is a dict of trees of new arrays whose first
     axis runs over the steps. Next observations share the memory of the observations: each is the next row,
     or the last observation of its episode.
+
+    Raises:
+        IndexError: If an index is out of range, or a mask has the wrong length.
+
+    Example:
+        >>> steps = rollout_cli.load("data").transitions(columns=["observations", "rewards"])
+        >>> batch = steps[[0, 40, 66]]
+        >>> len(steps), batch["observations"].shape, batch["rewards"].tolist()
+        (67, (3, 4), [1.0, 1.0, 1.0])
     """
 
     def __init__(self, rows: Rows, columns: Names, infos: Sequence[str]) -> None:

@@ -52,12 +52,26 @@ def filter_dataset(
 ) -> Edited:
     """Write the episodes that match the expression `keep`, such as `return >= 400`.
 
-    With `verify`, the files with the dataset's steps are checked first, as by `rollout verify`.
+    Args:
+        dataset: The episodes.
+        output: The folder of the new dataset.
+        keep: The expression; docs/editing.md describes the language.
+        verify: True to check the files with the dataset's steps first, as `rollout verify` does.
+        **writing: `overwrite=True` replaces a dataset in `output`, `dry_run=True` checks without writing, and
+            `progress` receives the number of written episodes.
+
+    Returns:
+        The new dataset's `path`, `episodes`, `steps` and number of `sources`; `written` is False after a dry
+        run.
 
     Raises:
         UsageError: If the expression is invalid, or matches no episode.
         DatasetExistsError: If the content of the folder `output` may not be replaced.
         StorageError: If a disk operation fails, or the dataset is damaged.
+
+    Example:
+        >>> rollout_cli.filter_dataset(rollout_cli.load("data"), "long", "length >= 15").steps
+        55
     """
     if verify:
         require_valid(dataset)
@@ -96,6 +110,11 @@ def split_dataset(
 
     Raises:
         UsageError: If the shares do not sum to 1, or a part would have no episode.
+
+    Example:
+        >>> parts = rollout_cli.split_dataset(rollout_cli.load("data"), "parts", {"train": 0.7, "test": 0.3})
+        >>> parts["train"].episodes + parts["test"].episodes
+        3
     """
     if verify:
         require_valid(dataset)
@@ -145,8 +164,19 @@ def join_datasets(
 
     Infos whose types differ between the datasets become JSON.
 
+    Args:
+        datasets: At least two datasets or selections.
+        output: The folder of the new dataset.
+        verify: As for `filter_dataset`.
+        **writing: As for `filter_dataset`.
+
     Raises:
         UsageError: If there are fewer than two datasets, their spaces differ, or two have the same episode.
+
+    Example:
+        >>> dataset = rollout_cli.load("data")
+        >>> rollout_cli.join_datasets([dataset[2:], dataset[:1]], "joined").steps
+        49
     """
     if len(datasets) < 2:  # noqa: PLR2004 - a join needs two
         raise UsageError(
@@ -186,6 +216,10 @@ def convert_dataset(
 
     Raises:
         UsageError: If no option is set, a size is out of range, or an info does not exist.
+
+    Example:
+        >>> rollout_cli.convert_dataset(rollout_cli.load("data"), "wide", next_observation=True).written
+        True
     """
     if verify:
         require_valid(dataset)
@@ -242,6 +276,13 @@ def relabel_dataset(
 
     Raises:
         UserCodeError: If the function does not exist, raises an error, or returns invalid rewards.
+
+    Example:
+        >>> def half(episode):
+        ...     return episode.rewards / 2
+        >>> relabeled = rollout_cli.relabel_dataset(rollout_cli.load("data"), "relabeled", half)
+        >>> rollout_cli.load("relabeled")[0].total_reward
+        18.5
     """
     if verify:
         require_valid(dataset)

@@ -40,14 +40,22 @@ _INTEGERS = (int, np.integer)  # A constant: a union would be rebuilt for each e
 
 
 def load(path: AnyPath, *, verify: bool = False) -> Dataset:
-    """Open the dataset in the folder `path`, a path or a URI; only the table of episodes is read.
+    """Open a dataset; only the table of episodes is read.
 
-    With `verify`, all files are read and checked, as by `rollout verify`. Warns with a `UserWarning` if
-    there are fewer episodes than info.json states, e.g. after files were deleted.
+    Warns with a `UserWarning` if there are fewer episodes than info.json states, e.g. after files were
+    deleted.
+
+    Args:
+        path: The dataset's folder, a path or a URI.
+        verify: True to read and check all files, as `rollout verify` does.
 
     Raises:
         DatasetFormatError: If the folder is not a dataset of this format, or the dataset contradicts itself.
         StorageError: If the dataset cannot be read.
+
+    Example:
+        >>> rollout_cli.load("data")
+        <Dataset data: 3 episodes>
     """
     root = folder_of(path)
     # Listed before info.json is read: a run writes its fingerprint there before it commits the first file.
@@ -83,6 +91,13 @@ class Dataset:
     `len(dataset)` counts episodes, and `dataset[i]` is an `Episode`. `dataset[a:b]`, `dataset[[3, 1]]` and
     `dataset[mask]` (a bool array with one value per episode) are views of type `Dataset`. Iteration decodes
     one row group at a time. A dataset can be pickled; each process then reads the files itself.
+
+    Example:
+        >>> dataset = rollout_cli.load("data")
+        >>> dataset[0].observations.shape, dataset.filter("length >= 20")
+        ((37, 4), <Dataset data: 1 episodes>)
+        >>> dataset.to_episode_batch().returns.tolist()
+        [37.0, 18.0, 12.0]
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -273,7 +288,15 @@ class Dataset:
 class Episode:
     """One episode. Its row of `meta/episodes` is in memory; its steps are read on access.
 
-    Arrays are writable and belong to this object.
+    `len(episode)` is its number of steps T. Arrays are writable and belong to this object. Reading steps
+    raises the errors of `Dataset.to_episode_batch`.
+
+    Example:
+        >>> episode = rollout_cli.load("data")[1]
+        >>> len(episode), episode.rewards.shape, episode.last_observation.shape
+        (18, (18,), (4,))
+        >>> episode.number, episode.total_reward, episode.terminated
+        (1, 18.0, True)
     """
 
     __slots__ = ("_at", "_block", "_fields", "_place", "_table")

@@ -19,6 +19,16 @@ class EnvUpdate:
 
     A restarted worker gets all updates from the last one with `replaces_env` on, whose result does not depend
     on the previous environment.
+
+    Example:
+        >>> import gymnasium
+        >>> class MoonGravity(rollout_cli.EnvUpdate):
+        ...     def __call__(self, old_env=None):
+        ...         env = super().__call__(old_env)
+        ...         env.unwrapped.gravity = 1.6  # m/s²
+        ...         return env
+        >>> MoonGravity()(gymnasium.make("CartPole-v1")).unwrapped.gravity
+        1.6
     """
 
     replaces_env: ClassVar[bool] = False
@@ -27,7 +37,7 @@ class EnvUpdate:
         """Return the new environment; `old_env` is the current one, or None if the worker has none yet.
 
         Raises:
-            EnvLoadError: The update needs an environment but `old_env` is None, or building one fails.
+            EnvLoadError: If the update needs an environment but `old_env` is None, or building one fails.
         """
         if old_env is None:
             raise EnvLoadError(
@@ -44,6 +54,14 @@ class NewEnvUpdate(EnvUpdate):
 
     Args:
         env_constructor: Called without arguments in each worker; returns the new environment.
+
+    Example:
+        >>> import gymnasium
+        >>> update = rollout_cli.NewEnvUpdate(lambda: gymnasium.make("Acrobot-v1"))
+        >>> with rollout_cli.LocalSampler("random", gymnasium.make("CartPole-v1"), seed=0) as sampler:
+        ...     batch = sampler.obtain_samples(0, 1, agent_update="random", env_update=update)
+        >>> batch.observations.shape[1:]
+        (6,)
     """
 
     replaces_env = True
@@ -65,6 +83,17 @@ class SetTaskUpdate(EnvUpdate):
             one is built without arguments.
         task: The argument of `set_task`.
         wrapper_constructor: Called as `wrapper_constructor(env, task)` with a newly built environment.
+
+    Raises:
+        EnvLoadError: When called, if the environment has no `set_task` or cannot be built.
+
+    Example:
+        >>> from gymnasium.envs.classic_control import CartPoleEnv
+        >>> class Pole(CartPoleEnv):
+        ...     def set_task(self, task):
+        ...         self.length = task
+        >>> rollout_cli.SetTaskUpdate(Pole, task=0.25)(Pole()).length
+        0.25
     """
 
     env_type: Callable[[], Env]
@@ -107,7 +136,14 @@ class ExistingEnvUpdate(EnvUpdate):
         env: The environment. It is pickled immediately; the caller keeps it.
 
     Raises:
-        EnvLoadError: The environment cannot be pickled.
+        EnvLoadError: If the environment cannot be pickled.
+
+    Example:
+        >>> import gymnasium
+        >>> env = gymnasium.make("CartPole-v1")
+        >>> copied = rollout_cli.ExistingEnvUpdate(env)()
+        >>> copied is env, copied.spec.id
+        (False, 'CartPole-v1')
     """
 
     replaces_env = True

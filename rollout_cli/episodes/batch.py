@@ -36,7 +36,16 @@ __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "de
 
 
 class StepType(enum.IntEnum):
-    """The position of a step in its episode; stored as uint8."""
+    """The position of a step in its episode; stored as uint8.
+
+    `FIRST` is 0, `MID` 1, `TERMINAL` 2 (the last step of a terminated episode), and `TIMEOUT` 3 (the last step
+    of a truncated episode that is not terminated). TERMINAL and TIMEOUT take precedence over FIRST.
+
+    Example:
+        >>> batch = rollout_cli.load("data").to_episode_batch()
+        >>> int((batch.step_types == rollout_cli.StepType.TERMINAL).sum())
+        3
+    """
 
     FIRST = 0
     MID = 1
@@ -74,7 +83,17 @@ def following(values: Array, last: Array, ends: Any) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:  # noqa: PLW1641 - spaces have no hash
-    """The spaces of an environment, and the steps after which it truncates episodes (None: no limit)."""
+    """The spaces of an environment and its time limit.
+
+    Attributes:
+        observation_space, action_space: The gymnasium spaces.
+        max_episode_length: The number of steps after which an episode is truncated; None for no limit.
+
+    Example:
+        >>> spec = rollout_cli.load("data").env_spec
+        >>> spec.observation_space.shape, spec.action_space, spec.max_episode_length
+        ((4,), Discrete(2), 500)
+    """
 
     observation_space: Space
     action_space: Space
@@ -146,6 +165,13 @@ class EpisodeBatch:
 
     Raises:
         ValueError: On construction, if a field has the wrong type, shape or values.
+
+    Example:
+        >>> batch = rollout_cli.load("data").to_episode_batch()
+        >>> batch.lengths.tolist(), batch.observations.shape, batch.padded_rewards.shape
+        ([37, 18, 12], (67, 4), (3, 37))
+        >>> [len(episode.rewards) for episode in batch.split()]
+        [37, 18, 12]
     """
 
     env_spec: EnvSpec
@@ -223,7 +249,7 @@ class EpisodeBatch:
         """Return one batch with the episodes of all `batches`, in order.
 
         Raises:
-            ValueError: There is no batch, or the spaces differ.
+            ValueError: If there is no batch, or the spaces differ.
         """
         if not batches:
             raise ValueError("no batches to concatenate, expected at least one")
@@ -246,7 +272,7 @@ class EpisodeBatch:
         """Build a batch from the result of `to_list`, one dictionary per episode.
 
         Raises:
-            ValueError: There is no episode, or an episode has the wrong keys or invalid fields.
+            ValueError: If there is no episode, or an episode has the wrong keys or invalid fields.
         """
         rows = SpaceRows(env_spec.observation_space)
         batches = []
@@ -323,9 +349,10 @@ class EpisodeBatch:
     )
     padded_next_observations = _padded("next_observations", "next observations, padded like observations")
     padded_actions = _padded("actions", "actions, padded like observations")
-    padded_rewards = _padded("rewards", "rewards padded with zeros, (N, longest episode)")
+    padded_rewards = _padded("rewards", "rewards padded with zeros, float64 (N, longest episode)")
     padded_step_types = _padded(
-        "step_types", "step types padded with zeros; `valids` distinguishes padding from FIRST"
+        "step_types",
+        "step types padded with zeros, uint8 (N, longest episode); `valids` distinguishes padding from FIRST",
     )
     padded_env_infos = _padded("env_infos", "env infos, padded with masked values, or None in object arrays")
     padded_agent_infos = _padded("agent_infos", "agent infos, padded like env infos")

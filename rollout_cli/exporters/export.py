@@ -102,6 +102,10 @@ def export(
         UnsupportedSpaceError: If the format cannot store the spaces.
         UsageError: If the dataset is empty, the format or an option is unknown, a package is missing, or a
             value cannot be flattened.
+
+    Example:
+        >>> rollout_cli.export(rollout_cli.load("data"), "hf", "exported").steps
+        67
     """
     chosen = _format_named(format)
     path = folder_of(path)

@@ -88,10 +88,18 @@ _fault = partial(_option, "Faults and endings")
 
 @dataclass(frozen=True, kw_only=True)
 class CollectConfig:
-    """A checked, complete request for a run; `rollout collect --help` describes each option.
+    """A checked, complete request for a run: the options of `rollout collect`, as keyword arguments.
+
+    `rollout collect --help` and docs/command-line.md describe each option. Values may be strings, as in a
+    command, such as `max_time="90s"`.
 
     Raises:
-        ConfigError: A value that its option does not allow, or options that contradict each other.
+        ConfigError: If an option does not allow its value, or options contradict each other.
+
+    Example:
+        >>> config = rollout_cli.CollectConfig(env="CartPole-v1", timesteps=1000, workers=2)
+        >>> config.sampler, config.segment_bytes
+        ('multiprocessing', 134217728)
     """
 
     command: CommandName = "collect"

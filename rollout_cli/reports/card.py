@@ -38,6 +38,10 @@ def write_card(
         DatasetLockedError: If a run is writing the dataset.
         UsageError: If the license is not an identifier, the dataset has no episodes to plot, or
             matplotlib is missing.
+
+    Example:
+        >>> rollout_cli.card("data", license="mit").read_text().splitlines()[1]
+        'license: "mit"'
     """
     if license is not None and not _LICENSE.fullmatch(license):
         raise UsageError(

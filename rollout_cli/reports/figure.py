@@ -43,10 +43,14 @@ def figure_of(dataset: Dataset, what: str = "returns") -> Any:
 
     Args:
         dataset: The dataset, or a selection of its episodes.
-        what: `returns`, `lengths`, `over-time`, `actions` or `observations`, as of `rollout plot`.
+        what: `returns`, `lengths` (in steps), `over-time`, `actions` or `observations`, as in `rollout plot`.
 
     Raises:
         UsageError: If there is no such plot, or matplotlib is not installed.
+
+    Example:
+        >>> figure = rollout_cli.plot(rollout_cli.load("data"), "lengths")
+        >>> figure.savefig("lengths.png")
     """
     return _figure(chart_of(dataset, what))
 

@@ -82,10 +82,24 @@ class CheckReport:
 def check(
     config: CollectConfig, *, seconds: float = 60.0, strict: bool = False, progress: Progress | None = None
 ) -> CheckReport:
-    """Try a run in a few processes, each limited to `seconds`, and return the report.
+    """Try a run in a few processes, and return the report.
+
+    Args:
+        config: The run, as for `collect`. No dataset is written.
+        seconds: Time limit of each process, in seconds.
+        strict: True to count warnings as failures.
+        progress: Receives the trial runs' progress; None for none.
+
+    Returns:
+        A report with `has_failed`, `findings` by the name of the check, and the expected `costs`.
 
     Raises:
         RolloutError: If the policy or the environment cannot be found. Other problems are in the report.
+
+    Example:
+        >>> report = rollout_cli.check(rollout_cli.CollectConfig(timesteps=1000, seed=0))
+        >>> report.has_failed
+        False
     """
     began = time.monotonic()
     trial = Trial.of(config, progress or Progress(), seconds)

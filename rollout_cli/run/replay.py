@@ -52,18 +52,24 @@ def replay(
 
     Args:
         dataset: The dataset.
-        places: Indices of the episodes in the dataset.
+        places: Indices of the episodes in the dataset; None for all.
         policy: SPEC of the policy, if its file was moved; None for the recorded one.
         policy_kwargs: Policy arguments to replace, for files that were moved.
         env_kwargs: Secret arguments of the environment, which the dataset does not record.
         trust: Whether the dataset may name arbitrary code.
 
     Returns:
-        The replayed episodes, and notices about changes since the dataset was made.
+        The replayed episodes, each with its `difference` (None if it is identical, bit by bit), and notices
+        about changes since the dataset was made.
 
     Raises:
         RolloutError: If the dataset does not record a run or names untrusted code, a recorded file is missing
             or has other content (it is then not loaded), or the policy or environment raises.
+
+    Example:
+        >>> replayed, notices = rollout_cli.replay(rollout_cli.load("data"), [0, 2])
+        >>> [episode.difference for episode in replayed]
+        [None, None]
     """
     places = range(len(dataset)) if places is None else places
     numbers = dataset.episodes["source"].to_pylist()

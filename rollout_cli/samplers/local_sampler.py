@@ -33,6 +33,13 @@ class LocalSampler(Sampler):
 
     Raises:
         UsageError: If a time limit is set, since a step in this process cannot be aborted.
+
+    Example:
+        >>> import gymnasium
+        >>> with rollout_cli.LocalSampler("random", gymnasium.make("CartPole-v1"), seed=0) as sampler:
+        ...     batch = sampler.obtain_samples(0, 50, agent_update=None)
+        >>> batch
+        <EpisodeBatch: 2 episodes, 55 steps, mean return 27.5>
     """
 
     _lease_size = LeaseSize(seconds=1.0, ahead=3)

@@ -36,7 +36,14 @@ class MinTimesteps:
     workers reject do not count; `kept` may end the plan earlier, as in `Episodes`.
 
     Raises:
-        ArgumentError: If the plan cannot have an episode.
+        ArgumentError: If the plan cannot have an episode (also a ValueError).
+
+    Example:
+        >>> import gymnasium
+        >>> with rollout_cli.LocalSampler("random", gymnasium.make("CartPole-v1"), seed=0) as sampler:
+        ...     chunks = [*sampler.stream(rollout_cli.MinTimesteps(40))]
+        >>> [length for chunk in chunks for length in chunk.lengths.tolist()]
+        [37, 18]
     """
 
     timesteps: int
@@ -55,7 +62,14 @@ class Episodes:
     If workers reject episodes, the plan ends once `kept` episodes are kept; None means no such limit.
 
     Raises:
-        ArgumentError: If the plan cannot have an episode.
+        ArgumentError: If the plan cannot have an episode (also a ValueError).
+
+    Example:
+        >>> import gymnasium
+        >>> with rollout_cli.LocalSampler("random", gymnasium.make("CartPole-v1"), seed=0) as sampler:
+        ...     chunks = [*sampler.stream(rollout_cli.Episodes(1, 3))]
+        >>> [number for chunk in chunks for number in chunk.numbers.tolist()]
+        [1, 2]
     """
 
     first: int
@@ -75,7 +89,14 @@ class EpisodesPerWorker:
     earlier run has completed, lowest numbers first; it is empty without an earlier run.
 
     Raises:
-        ArgumentError: If a number is out of range.
+        ArgumentError: If a number is out of range (also a ValueError).
+
+    Example:
+        >>> import gymnasium
+        >>> with rollout_cli.LocalSampler("random", gymnasium.make("CartPole-v1"), n_workers=2) as sampler:
+        ...     chunks = [*sampler.stream(rollout_cli.EpisodesPerWorker(3))]
+        >>> sum(chunk.n_episodes for chunk in chunks)
+        6
     """
 
     episodes: int

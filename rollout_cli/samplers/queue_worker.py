@@ -41,6 +41,10 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
 
     Raises:
         InternalError: If a command is unknown (also an AssertionError).
+
+    Example:
+        >>> arguments = (factory, to_worker, to_sampler, 0, agent, env)  # doctest: +SKIP
+        >>> multiprocessing.Process(target=rollout_cli.run_worker, args=arguments).start()  # doctest: +SKIP
     """
     with contextlib.ExitStack() as stack:
         for worker_queue in (to_worker, to_sampler):

@@ -120,15 +120,7 @@ class PlanSampler:
     def stream(
         self, plan: Plan, *, agent_update: Any = None, env_update: Any = None
     ) -> Generator[Chunk, None, None]:
-        """Run a plan; load and yield each chunk of `stream_refs`."""
-        with closing(self.stream_refs(plan, agent_update=agent_update, env_update=env_update)) as chunks:
-            for chunk in chunks:
-                yield chunk.load()
-
-    def stream_refs(
-        self, plan: Plan, *, agent_update: Any = None, env_update: Any = None
-    ) -> Generator[AnyChunk, None, None]:
-        """Run a plan; yield chunks in order when they are ready, or references to chunks on other machines.
+        """Run a plan; yield its episodes as chunks, in order, when they are ready.
 
         Within a partition (all episodes, or one worker's episodes under `EpisodesPerWorker`) episodes are
         yielded in the order of their numbers. Closing the generator ends the run.
@@ -143,6 +135,14 @@ class PlanSampler:
             RolloutError: A worker's error, raised after the episodes before it were yielded.
             UsageError: If another call of the sampler started before this stream ended.
         """
+        with closing(self.stream_refs(plan, agent_update=agent_update, env_update=env_update)) as chunks:
+            for chunk in chunks:
+                yield chunk.load()
+
+    def stream_refs(
+        self, plan: Plan, *, agent_update: Any = None, env_update: Any = None
+    ) -> Generator[AnyChunk, None, None]:
+        """Run a plan like `stream`; yield chunks, or references to chunks on other machines."""
         updates = self._updates.note(agent_update, env_update)
         if agent_update is not None or env_update is not None:
             self._starting = None
@@ -363,6 +363,13 @@ class Sampler(PlanSampler):
         dropped_episodes: Number of episodes of the last call that ended but were not yielded, because an
             earlier episode had not ended.
         is_done: Whether the last call completed its plan.
+
+    Example:
+        >>> import gymnasium
+        >>> sampler = rollout_cli.LocalSampler("random", gymnasium.make("CartPole-v1"), seed=0)
+        >>> with sampler:  # Every sampler has these methods.
+        ...     sum(chunk.n_steps for chunk in sampler.stream(rollout_cli.Episodes(0, 2)))
+        55
     """
 
     def obtain_samples(
@@ -370,8 +377,8 @@ class Sampler(PlanSampler):
     ) -> EpisodeBatch:
         """Return the fewest episodes from `next_number` on that have at least `num_samples` (>= 1) steps.
 
-        `itr`, the caller's iteration, is ignored; updates are as in `stream`. `progress` shows a progress bar
-        on stderr.
+        `itr`, the caller's iteration, is ignored; updates and errors are as in `stream`. `progress` shows a
+        progress bar on stderr.
         """
         del itr
         plan = MinTimesteps(num_samples, self.next_number)

@@ -49,6 +49,14 @@ class Supervision:
 
     Raises:
         ArgumentError: If a value is out of range (also a ValueError).
+
+    Example:
+        >>> import gymnasium
+        >>> rules = rollout_cli.Supervision(on_worker_death="skip", step_timeout=10.0)
+        >>> env = gymnasium.make("CartPole-v1")
+        >>> with rollout_cli.MultiprocessingSampler("random", env, n_workers=1, supervision=rules) as sampler:
+        ...     print(len(sampler.obtain_exact_episodes(2, agent_update=None)))
+        2
     """
 
     max_worker_restarts: int = 10

@@ -85,6 +85,15 @@ class WorkerFactory:
             `is_tf_worker` and `worker_setup` are given (also a ValueError).
         UserCodeError: If the class overrides a method that samplers do not call, or its `numbers_at_once`
             fails.
+
+    Example:
+        >>> import gymnasium
+        >>> factory = rollout_cli.WorkerFactory(
+        ...     worker_class=rollout_cli.VecWorker, worker_args={"n_envs": 2}, n_workers=1, seed=0
+        ... )
+        >>> with rollout_cli.LocalSampler(factory, "random", gymnasium.make("CartPole-v1")) as sampler:
+        ...     print(sampler.obtain_samples(0, 50, agent_update=None).lengths.tolist())
+        [37, 18]
     """
 
     def __init__(
@@ -140,7 +149,11 @@ class WorkerFactory:
     def prepare_worker_messages(
         self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj
     ) -> list[Any]:
-        """Return one preprocessed object per worker; `objs` is a list of n_workers objects or one object."""
+        """Return one preprocessed object per worker; `objs` is a list of n_workers objects or one object.
+
+        Raises:
+            ArgumentError: If a list does not have n_workers entries (also a ValueError).
+        """
         if isinstance(objs, list):
             if len(objs) != self.n_workers:
                 raise ArgumentError(

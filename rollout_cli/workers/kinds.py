@@ -23,7 +23,17 @@ from rollout_cli.workers.worker import Engine, Setting, Worker
 
 
 class DefaultWorker(Worker):
-    """Runs one policy in one environment, one episode at a time; see `Worker`."""
+    """Runs one policy in one environment, one episode at a time; `Worker` documents arguments and errors.
+
+    Example:
+        >>> import gymnasium
+        >>> worker = rollout_cli.DefaultWorker(seed=0, max_episode_length=5, worker_number=0)
+        >>> worker.update_agent(lambda observation: 0)
+        >>> worker.update_env(gymnasium.make("CartPole-v1"))
+        >>> worker.rollout().actions.tolist()
+        [0, 0, 0, 0, 0]
+        >>> worker.shutdown()
+    """
 
     _env_updates: Sequence[Any] = ()  # The last updates; with `fresh_env` they build each environment.
 
@@ -84,6 +94,15 @@ class VecWorker(DefaultWorker):
 
     Raises:
         ArgumentError: If `n_envs` or `vectorization` is invalid (also a ValueError).
+
+    Example:
+        >>> import gymnasium
+        >>> worker = rollout_cli.VecWorker(n_envs=2, seed=0, max_episode_length=5, worker_number=0)
+        >>> worker.update_agent(lambda observation: 0)
+        >>> worker.update_env(gymnasium.make("CartPole-v1"))
+        >>> worker.rollout().lengths.tolist()
+        [5, 5]
+        >>> worker.shutdown()
     """
 
     DEFAULT_N_ENVS: ClassVar[int] = 8

@@ -137,6 +137,13 @@ class Worker(InContext, abc.ABC):
         worker_number: Index of this worker in the run, from 0.
         deterministic: Whether to use the policy's deterministic mode, if it has one.
         fresh_env: Whether to close and rebuild the environment for every episode.
+
+    Example:
+        >>> class Announced(rollout_cli.DefaultWorker):
+        ...     def worker_init(self):
+        ...         print(f"worker {self.worker_number}")
+        >>> worker = Announced(seed=0, max_episode_length=5, worker_number=1)
+        worker 1
     """
 
     _n_envs = 1  # Number of rows: the episodes that can run at once.

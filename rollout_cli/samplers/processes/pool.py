@@ -288,6 +288,14 @@ class MultiprocessingSampler(Sampler):
 
     Raises:
         ArgumentError: If `start_method` is unknown (also a ValueError).
+
+    Example:
+        >>> import gymnasium
+        >>> env = gymnasium.make("CartPole-v1")
+        >>> with rollout_cli.MultiprocessingSampler("random", env, n_workers=2, seed=0) as sampler:
+        ...     batch = sampler.obtain_exact_episodes(1, agent_update=None)
+        >>> batch.numbers.tolist(), batch.lengths.tolist()
+        ([0, 1], [37, 18])
     """
 
     def __init__(self, *args: Any, start_method: StartMethod = "forkserver", **kwargs: Any) -> None:

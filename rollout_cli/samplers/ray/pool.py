@@ -285,6 +285,12 @@ class RaySampler(Sampler):
     Raises:
         UsageError: If Ray is not installed, or the cluster is too small.
         WorkerError: If no cluster runs at `address`.
+
+    Example:
+        >>> import gymnasium
+        >>> env = gymnasium.make("CartPole-v1")
+        >>> with rollout_cli.RaySampler("random", env, n_workers=2, seed=0) as sampler:  # doctest: +SKIP
+        ...     batch = sampler.obtain_samples(0, 50, agent_update=None)
     """
 
     _buffer_bytes = 16 << 30  # Waiting episodes are in the cluster's object store, not in this process.
