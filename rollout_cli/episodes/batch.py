@@ -249,7 +249,7 @@ class EpisodeBatch:
         """Return one batch with the episodes of all `batches`, in order.
 
         Raises:
-            ValueError: If there is no batch, or the spaces differ.
+            ValueError: If `batches` is empty, or the spaces differ.
         """
         if not batches:
             raise ValueError("no batches to concatenate, expected at least one")
@@ -272,7 +272,7 @@ class EpisodeBatch:
         """Build a batch from the result of `to_list`, one dictionary per episode.
 
         Raises:
-            ValueError: If there is no episode, or an episode has the wrong keys or invalid fields.
+            ValueError: If `episodes` is empty, or an episode has the wrong keys or invalid fields.
         """
         rows = SpaceRows(env_spec.observation_space)
         batches = []

@@ -364,6 +364,11 @@ class Sampler(PlanSampler):
             earlier episode had not ended.
         is_done: Whether the last call completed its plan.
 
+    Raises:
+        ArgumentError: If a list does not have one entry per worker (also a ValueError).
+        UsageError: If there are both a factory and options.
+        UserCodeError: If a policy or environment cannot be found or cannot be pickled.
+
     Example:
         >>> import gymnasium
         >>> sampler = rollout_cli.LocalSampler("random", gymnasium.make("CartPole-v1"), seed=0)
