@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from rollout_cli.errors import RolloutError as RolloutError
     from rollout_cli.exporters.export import export as export
     from rollout_cli.progress import Progress as Progress
+    from rollout_cli.recording.recorder import Recorder as Recorder, VectorRecorder as VectorRecorder
+    from rollout_cli.recording.writer import Writer as Writer
     from rollout_cli.reports.card import write_card
     from rollout_cli.reports.figure import figure_of
     from rollout_cli.reports.page import write_report
@@ -81,6 +83,8 @@ _HOMES = {
     "errors": ("RolloutError",),
     "exporters.export": ("export",),
     "progress": ("Progress",),
+    "recording.recorder": ("Recorder", "VectorRecorder"),
+    "recording.writer": ("Writer",),
     "reports.card": ("card",),
     "reports.figure": ("plot",),
     "reports.page": ("report",),

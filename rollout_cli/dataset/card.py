@@ -132,7 +132,10 @@ def _facts(source: RunRecord) -> Iterator[tuple[str, object]]:
             if kwargs:
                 text += f" with {_code(json.dumps(without_secrets(kwargs)))}"
             yield name, text
-    yield "root seed", source["root_seed"]
+    if kind := source.get("kind"):
+        yield "origin", f"{_plain(kind)}; another program ran the episodes"
+    if source["root_seed"] is not None:
+        yield "root seed", source["root_seed"]
     if verdict := source.get("reproducible", {}).get("status"):
         yield "reproducible", _plain(verdict)
     versions = source.get("versions", {})

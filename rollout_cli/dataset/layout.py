@@ -231,14 +231,28 @@ def acceptance_text(document: Document) -> str:
 
 
 def collected_source(info: DatasetInfo) -> RunRecord:
-    """Return the record of the run that collected a dataset; raise `UsageError` for a derived dataset."""
+    """Return the record of the run that collected a dataset; raise `UsageError` if no run of `rollout` did."""
     if info["derived"]:
         raise UsageError(
             f"no run collected this dataset: it was made from others ({info['derived'][-1].get('operation')})",
             code="run-unknown",
             hint="pass a collected dataset; a dataset made from others cannot be continued",
         )
+    root_seed_of(info["sources"][0])
     return info["sources"][0].copy()
+
+
+def root_seed_of(source: RunRecord) -> int:
+    """Return the root seed of a run; raise `UsageError` if another program ran the episodes."""
+    if (seed := source["root_seed"]) is None:
+        raise UsageError(
+            f"another program ran these episodes, and `rollout` has {source.get('kind', 'recorded')} them: "
+            "they cannot be run again or continued by a command",
+            code="run-unknown",
+            hint="pass a dataset of `rollout collect`; continue this one with "
+            "rollout_cli.Writer or rollout_cli.Recorder, and resume=True",
+        )
+    return seed
 
 
 def fingerprint_of(info: DatasetInfo) -> str | None:

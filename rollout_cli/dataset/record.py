@@ -137,8 +137,13 @@ class SkippedRecord(TypedDict):
 
 
 class RunFacts(TypedDict):
-    """The environment, policy and options of a run, its circumstances, and its end."""
+    """The environment, policy and options of a run, its circumstances, and its end.
 
+    `kind` is `recorded` or `written` for episodes that another program ran; such a source has no root seed.
+    `cut` counts recorded episodes that the program ended before the environment did.
+    """
+
+    kind: NotRequired[str]
     env: NotRequired[EnvRecord]
     env_source: NotRequired[EnvSourceRecord]
     policy: NotRequired[PolicyRecord]
@@ -153,13 +158,14 @@ class RunFacts(TypedDict):
     stopped_by: NotRequired[str]
     acceptance: NotRequired[AcceptanceRecord]
     skipped: NotRequired[SkippedRecord]
+    cut: NotRequired[int]
 
 
 class RunRecord(RunFacts):
     """A source of a dataset: one run, by its fingerprint and its root seed."""
 
     run: str | None
-    root_seed: int
+    root_seed: int | None
 
 
 class DerivedOptions(TypedDict):

@@ -13,7 +13,7 @@ from pathlib import Path
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.faults import VerifyReport
 from rollout_cli.dataset.folder import FolderLock
-from rollout_cli.dataset.layout import AnyPath, aside_path, collected_source, info_path, read_info, stats_path
+from rollout_cli.dataset.layout import AnyPath, aside_path, info_path, read_info, stats_path
 from rollout_cli.dataset.metadata import totals_of_segments, utc_now, write_contents
 from rollout_cli.dataset.record import add_facts
 from rollout_cli.dataset.store import FileStore, file_store
@@ -82,7 +82,7 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     if not keeps_all or info["status"] == "collecting":
         info["status"] = "interrupted"
     if not (keeps_all or info["derived"]):  # The recorded end and acceptance are those of other episodes.
-        source = collected_source(info)
+        source = info["sources"][0].copy()
         source.pop("stopped_by", None)
         source.pop("acceptance", None)
         info["sources"] = [source]

@@ -89,7 +89,7 @@ class SegmentSettings:
 
     files: FileStore
     root: Path
-    root_seeds: tuple[int, ...]  # Of the dataset's sources.
+    root_seeds: tuple[int | None, ...]  # Of the dataset's sources.
     run: str | None  # The fingerprint in the footers of the files.
     schema: DatasetSchema
     limits: SizeLimits

@@ -93,15 +93,17 @@ def episode_table(
     schema: DatasetSchema,
     episodes: Sequence[NumberedChunk],
     *,
-    root_seeds: Sequence[int],
+    root_seeds: Sequence[int | None],
     file: tuple[int, int],
     first_row: int,
 ) -> Encoded:
     """Return episodes as a table of `schema.episodes`, and the number of dropped info values by column.
 
     Their steps are consecutive rows of the data file `file` (chunk index and file index), from `first_row` on.
-    The rewards are the only step column that is read. `root_seeds` has the root seed of each source.
+    The rewards are the only step column that is read. `root_seeds` has the root seed of each source; None
+    is stored as -1.
     """
+    roots = [-1 if seed is None else seed for seed in root_seeds]
     chunks = [chunk for chunk, _ in episodes]
     labels = joined([labels for _, labels in episodes])
     lengths = _joined(chunks, "lengths")
@@ -110,7 +112,7 @@ def episode_table(
         labels[:, 0],
         labels[:, 1].astype(np.int32),
         _joined(chunks, "numbers"),
-        np.array(root_seeds, np.int64)[labels[:, 1]],
+        np.array(roots, np.int64)[labels[:, 1]],
         lengths,
         episode_returns([chunk.rewards for chunk in chunks], lengths),
         *(_joined(chunks, name) for name in ("terminated", "truncated", "seeds", "workers", "wall_times")),

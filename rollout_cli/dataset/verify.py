@@ -175,11 +175,11 @@ def _episode_checks(info: DatasetInfo, segment: SegmentId, facts: Arrays, next_i
     lengths = facts["length"]
     first = int(ids[0]) if next_id is None else next_id
     chunk, file = segment.file
-    roots = np.array([source["root_seed"] for source in info["sources"]])
+    roots = np.array([-1 if (seed := source["root_seed"]) is None else seed for source in info["sources"]])
     sources = facts["source"]
     root_seeds = roots[np.clip(sources, 0, len(roots) - 1)]
     seeds = np.zeros_like(numbers)
-    for root in np.unique(root_seeds).tolist():
+    for root in set(root_seeds.tolist()) - {-1}:
         seeds[root_seeds == root] = env_seeds(root, numbers[root_seeds == root])
     falls = np.diff(numbers, prepend=numbers[0] - 1) <= 0
     return [
@@ -198,8 +198,11 @@ def _episode_checks(info: DatasetInfo, segment: SegmentId, facts: Arrays, next_i
             facts["data_row_index"] != np.cumsum(lengths) - lengths,
         ),
         ("root_seed is not the root seed of its source", facts["root_seed"] != root_seeds),
-        # An environment that resets itself is not seeded: -1.
-        ("its seed does not belong to its number", (facts["seed"] != seeds) & (facts["seed"] != -1)),
+        # An environment that resets itself is not seeded: -1. Other programs seed as they like.
+        (
+            "its seed does not belong to its number",
+            (facts["seed"] != seeds) & (facts["seed"] != -1) & (root_seeds != -1),
+        ),
         ("its source is not in the dataset's sources", (sources < 0) | (sources >= len(roots))),
         ("it neither terminated nor was truncated", ~(facts["terminated"] | facts["truncated"])),
     ]

@@ -171,9 +171,9 @@ class DatasetWriter:
             self._has_new = True
 
     def flush(self) -> None:
-        """Commit all complete episodes now; before the columns are decided, as a dataset with `partial` columns.
+        """Commit all complete episodes; before the columns are decided, as a dataset with `partial` columns.
 
-        Does nothing if no episodes arrived, and in an object store, which has no open segments.
+        May return before the commit, see `wait`. Does nothing without new episodes, and in an object store.
         """
         with self._changing:
             self.check()
@@ -188,6 +188,12 @@ class DatasetWriter:
             except BaseException as error:
                 self._failure = error
                 raise
+
+    def wait(self) -> None:
+        """Wait until all that was flushed is committed."""
+        with self._changing:
+            if self._build is not None:
+                self._build.queue.wait()
 
     def _flush_regularly(self, seconds: float) -> None:
         while not self._is_ending.wait(min(seconds, threading.TIMEOUT_MAX)):
@@ -277,16 +283,14 @@ class DatasetWriter:
         at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
         tidy_up(error, partial(self.abort, commits=not at_once))
         if isinstance(error, StorageError):
-            raise error.with_hint("; ".join(filter(None, [error.marked_hint, self._recoverable_part()])))
-
-    def _recoverable_part(self) -> str:
-        return recoverable_part(
-            self._folder.path,
-            self._info,
-            is_derived=bool(self._settings.derived),
-            keeps_old=bool(self._folder.keep_until),
-            has_committed=self._published is not None and bool(self._published.segments),
-        )
+            recoverable = recoverable_part(
+                self._folder.path,
+                self._info,
+                is_derived=bool(self._settings.derived),
+                keeps_old=bool(self._folder.keep_until),
+                has_committed=self._published is not None and bool(self._published.segments),
+            )
+            raise error.with_hint("; ".join(filter(None, [error.marked_hint, recoverable])))
 
     def check(self) -> None:
         """Raise the error of a write, or of the timer, if there was one."""

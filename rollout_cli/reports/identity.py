@@ -85,12 +85,14 @@ def _source_rows(source: RunRecord) -> dict[str, str]:
     arguments = _arguments(source.get("env", {}).get("kwargs", {}))
     pinned = [f"{file['path']} {str(file['sha256'])[:_HASH]}" for file in source.get("files", ())]
     collector = source.get("collector", {})
+    kind = source.get("kind")
     rows = {
+        "origin": f"{kind}; another program ran the episodes" if kind else "",
         "environment": f"{env.get('spec', _NOT_RECORDED)} {arguments}".rstrip(),
         "wrappers": ", ".join(wrappers),
         "policy": str(source.get("policy", {}).get("spec", _NOT_RECORDED)),
         "files": _some(pinned, _MOST_NAMES),
-        "root seed": str(source["root_seed"]),
+        "root seed": _NOT_RECORDED if source["root_seed"] is None else str(source["root_seed"]),
         "reproducible": described(source.get("reproducible", {})),
     }
     if stopped_by := source.get("stopped_by"):

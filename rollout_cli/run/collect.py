@@ -28,7 +28,7 @@ from rollout_cli.run.tally import CollectResult, Tally, stopped_by
 from rollout_cli.samplers.nesting import refuse_in_worker
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
-from rollout_cli.sources import pins
+from rollout_cli.sources import pins, versions
 from rollout_cli.sources.remote import RemotePath
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _open_writer(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Datase
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
 
     request = run.request
-    surrounding = provenance.surroundings()
+    surrounding = versions.surroundings()
     config = request.config
     state = request.state
     try:

@@ -5,16 +5,12 @@ The record is plain JSON (`episodes/plain.py`); strings under the names of secre
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import platform
 import re
-import subprocess
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, cast
 
-from rollout_cli._version import __version__
+from rollout_cli.dataset.layout import root_seed_of
 from rollout_cli.dataset.record import DatasetInfo, RunFacts, RunRecord
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
@@ -25,6 +21,7 @@ from rollout_cli.policies.policy import PolicySource, recorded_spec
 from rollout_cli.redact import CUT, HIDDEN_NAME, without_secrets
 from rollout_cli.sources import pins
 from rollout_cli.sources.loading import Source
+from rollout_cli.sources.versions import distributions, version
 from rollout_cli.workers.values import WorkerReport
 
 SEEDING = 3
@@ -32,50 +29,10 @@ SEEDING = 3
 
 _HAS_CUT = re.compile(rf'{HIDDEN_NAME}[^"]*": "\*\*\*"|=\s*["\'\\]*\*\*\*|://\*\*\*@')
 """Matches a cut secret in JSON: a member of an object, an argument in a string, or the user of a URL."""
-_PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
-"""Packages that every run imports, in the parent or in its workers."""
-_GIT_SECONDS = 5
 SKIPPED_NOTE = (
     "the data lack these episodes, and are a biased sample if the actions of an episode decide "
     "whether it fails"
 )
-
-
-def surroundings() -> Record:
-    """Return the `versions` and `git` facts of the machine and working folder; this takes a while.
-
-    `versions` has Python, the platform, this package and the packages that every run uses. `git` has the
-    commit of the working folder and whether it is dirty, or is None outside a repository.
-    """
-    versions = {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "rollout-collect": __version__,
-        **{name: _version(name) for name in _PACKAGES},
-    }
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
-    git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
-    _distributions()  # Fill the cache for `run_record`.
-    return {"versions": versions, "git": git}
-
-
-# Cached, because they read files of all installed distributions.
-_distributions = cache(importlib.metadata.packages_distributions)
-_version = cache(importlib.metadata.version)
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        ran = subprocess.run(  # noqa: S603 - fixed arguments
-            ["git", *arguments],  # noqa: S607
-            capture_output=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None  # For example, git is not installed.
-    return ran.stdout.decode(errors="replace").strip() if ran.returncode == 0 else None
 
 
 def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> RunFacts:
@@ -99,8 +56,8 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
 
 def run_record(sources: RunFacts, report: WorkerReport, surrounding: Record) -> RunFacts:
     """Return the record of a run, made of `sources_record`, its workers' report and `surroundings`."""
-    names = {name for module in report.modules for name in _distributions().get(module, ())}
-    loaded = {re.sub(r"[-_.]+", "-", name).lower(): _version(name) for name in names}
+    names = {name for module in report.modules for name in distributions().get(module, ())}
+    loaded = {re.sub(r"[-_.]+", "-", name).lower(): version(name) for name in names}
     record: Values = {
         **sources,
         "env": {**storable(report.env), **sources["env"]},
@@ -125,6 +82,7 @@ def recorded_values(source: RunRecord) -> Values:
     Raises:
         DatasetFormatError: If the record lacks valid options, or has another version of the seed derivation.
     """
+    root_seed = root_seed_of(source)
     if source.get("seeding") != SEEDING:
         raise DatasetFormatError(
             f"info.json has version {source.get('seeding', 1)} of the seed derivation, expected {SEEDING}: "
@@ -145,13 +103,13 @@ def recorded_values(source: RunRecord) -> Values:
             for name, value in recorded.items()
             if value is not None
         }
-        return {"command": command, **values, "seed": source["root_seed"]}
     except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise DatasetFormatError(
             f"info.json does not record the options of a run: {error}",
             code="info-options",
             hint="use a dataset that this version of `rollout collect` or `rollout exact` made",
         ) from error
+    return {"command": command, **values, "seed": root_seed}
 
 
 def acceptance_of(next_number: int, kept: int, skipped: Iterable[int]) -> Record:

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from rollout_cli.dataset.folder import staged
+from rollout_cli.dataset.layout import root_seed_of
 from rollout_cli.dataset.reader import Dataset, Episode
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
@@ -138,7 +139,7 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
     try:
         # Seed the global generators as the worker did before it built the environment.
         with BorrowedGenerators():
-            seed_globals(record["root_seed"], SETUP)
+            seed_globals(root_seed_of(record), SETUP)
             env = source.build()
     except EnvLoadError as error:
         if "'render_mode'" not in error.message:
@@ -163,7 +164,7 @@ def _act_again(
 ) -> Difference | None:
     """Replay the recorded actions from the episode's seeds, and return the first difference, if any."""
     source = dataset.info["sources"][episode.source]
-    root = source["root_seed"]
+    root = root_seed_of(source)
     number = episode.number
     values = provenance.recorded_values(source)
     actions = iter(SpaceRows(dataset.env_spec.action_space).split(episode.actions))

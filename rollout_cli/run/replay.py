@@ -22,6 +22,7 @@ from rollout_cli.run.reproduce import run_again
 from rollout_cli.run.request import env_of, exploring, sampler_of
 from rollout_cli.run.trust import check_trusted
 from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.sources import versions
 from rollout_cli.sources.pins import FileRecord
 
 _ALL_BUT_REWARDS = (
@@ -115,7 +116,7 @@ def _replay_source(
     is_relabelled = provenance.is_relabelled(dataset.info)
     with sampler_of(config, policies, envs) as sampler:
         sampler.start_worker()
-        surrounding = provenance.surroundings()
+        surrounding = versions.surroundings()
         if SpaceSchema.of(sampler.wait_until_started()).describe() != dataset.info["spaces"]:
             record = provenance.run_record(sources, sampler.report, surrounding)
             raise EnvLoadError(

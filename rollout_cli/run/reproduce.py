@@ -25,10 +25,11 @@ from rollout_cli.errors import InterruptedRunError, NotReproducibleError, Rollou
 from rollout_cli.keywords import Record
 from rollout_cli.progress import Progress
 from rollout_cli.run.compare import Difference, advice, first_difference
-from rollout_cli.run.provenance import run_record, surroundings
+from rollout_cli.run.provenance import run_record
 from rollout_cli.run.resume import ResumeState
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.sources import versions
 from rollout_cli.workers.values import WorkerReport
 
 MOST_SECONDS = 1.0
@@ -223,7 +224,7 @@ def check_stored(
         return None
     first, limit = stored
     number = int(first.numbers[0])
-    surrounding = surroundings()
+    surrounding = versions.surroundings()
     with rebuild(limit) as fresh:
         spec = fresh.wait_until_started()
         state.check(run_record(sources, fresh.report, surrounding), spec, progress, has_read_files=False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from rollout_cli.dataset.layout import root_seed_of
 from rollout_cli.dataset.record import RunFacts
 from rollout_cli.envs.source import EnvSource, env_source, wrapper_source
 from rollout_cli.episodes.spaces import SpaceRows
@@ -373,7 +374,7 @@ def _recorded_source(rest: str, options: Keywords) -> RecordedSource:
     root = folder_of(rest)
     stop = 0
     dataset = load(root, verify=True)  # A damaged action would be copied into the new dataset.
-    roots = [int(source["root_seed"]) for source in dataset.info["sources"]]
+    roots = [*map(root_seed_of, dataset.info["sources"])]
     steps = dict[int, tuple[int, int]]()
     facts = (dataset.episodes[name].to_pylist() for name in ("source", "episode_number", "seed", "length"))
     for source, number, seed, length in zip(*facts, strict=True):

@@ -28,7 +28,6 @@ from rollout_cli.errors import (
 from rollout_cli.options.config import CollectConfig
 from rollout_cli.options.types import EpisodeRange
 from rollout_cli.progress import Progress
-from rollout_cli.run import provenance
 from rollout_cli.run.collect import collect
 from rollout_cli.run.replay import replay
 from rollout_cli.run.reproduce import Verdict
@@ -36,6 +35,7 @@ from rollout_cli.run.resume import recorded_options
 from rollout_cli.run.tally import CollectResult
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.seeding.seeds import env_seed
+from rollout_cli.sources import versions
 from tests.helpers.damage import set_json
 from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of, set_source, source_of
 from tests.helpers.errors import raises
@@ -149,7 +149,7 @@ def test_what_ran_before_the_dataset_was_open_counts_for_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers begin while the run's record is made: a rate without that time would flatter."""
-    prepare = provenance.surroundings
+    prepare = versions.surroundings
 
     def slow() -> Mapping[str, Any]:
         while not list(tmp_path.glob("met-*")):
@@ -157,7 +157,7 @@ def test_what_ran_before_the_dataset_was_open_counts_for_the_time(
         time.sleep(0.3)
         return prepare()
 
-    monkeypatch.setattr(provenance, "surroundings", slow)
+    monkeypatch.setattr(versions, "surroundings", slow)
     options = {**LOCAL, "sampler": "multiprocessing", "env_kwargs": {"meet": 1, "signs": str(tmp_path)}}
     result = collect(CollectConfig(output=tmp_path / "out", episodes=EpisodeRange(0, 1), **options))
     assert 0.3 <= result.sampling_time_s <= result.wall_time_s
@@ -169,7 +169,7 @@ def test_a_clock_that_is_wrong_takes_nothing_from_max_time(
 ) -> None:
     """That of another machine: the time of sampling is bounded by the run's, and the limit begins with the dataset."""
     now, after = [0.0], list[float]()
-    prepare, stop = provenance.surroundings, Sampler.request_stop
+    prepare, stop = versions.surroundings, Sampler.request_stop
 
     def slow() -> Mapping[str, Any]:
         now[0] = 300.0
@@ -181,7 +181,7 @@ def test_a_clock_that_is_wrong_takes_nothing_from_max_time(
 
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1e12)
     monkeypatch.setattr("rollout_cli.run.collect.time", clock)
-    monkeypatch.setattr(provenance, "surroundings", slow)
+    monkeypatch.setattr(versions, "surroundings", slow)
     monkeypatch.setattr(Sampler, "request_stop", request_stop)
     result = run(tmp_path / "out", episodes=EpisodeRange(0, 1), max_time=1000.0)
     assert ([1000.0], 300.0) == (after, result.sampling_time_s)

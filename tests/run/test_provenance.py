@@ -21,8 +21,9 @@ from rollout_cli.options.config import CollectConfig
 from rollout_cli.options.types import EpisodeRange
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
-from rollout_cli.run.provenance import recorded_values, run_record, sources_record, storable, surroundings
+from rollout_cli.run.provenance import recorded_values, run_record, sources_record, storable
 from rollout_cli.sources.untrusted import printable
+from rollout_cli.sources.versions import surroundings
 from rollout_cli.workers.values import WorkerReport
 from tests.helpers.errors import raises
 from tests.helpers.projects import project, write_module
