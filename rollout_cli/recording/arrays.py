@@ -138,13 +138,13 @@ def _objects(leaf: Leaf, values: Any) -> list[Any]:
 
 def _table(number: int, name: str, infos: Infos, length: int) -> InfoTable:
     if isinstance(infos, Mapping):
-        arrays = {
-            key: values if isinstance(values, list) else np.asarray(values) for key, values in infos.items()
-        }
-        for key, values in arrays.items():
+        by_key = infos
+        for key, values in by_key.items():
             if len(values) != length:
                 raise _wrong(number, f"{name}[{key!r}]", f"{len(values)} values", f"{length}, one a step")
-        infos = [{key: values[step] for key, values in arrays.items()} for step in range(length)]
+        infos = []
+        for step in range(length):
+            infos.append({key: values[step] for key, values in by_key.items()})
     if len(infos) not in {0, length}:
         raise _wrong(number, name, f"{len(infos)} dictionaries", f"{length}, one a step")
     return tabulate(infos or [{}] * length)

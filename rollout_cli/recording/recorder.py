@@ -319,15 +319,18 @@ class VectorRecorder(VectorWrapper):
         """Return a SAME_STEP step's observations and infos of each row's running episode, and the new infos."""
         final, ended_infos, new_infos = self._native.final_infos(infos)
         every = [*range(self.num_envs)]
-        found = infos_of_rows(new_infos, every, self.num_envs) or [{} for _ in every]
-        step_infos = [{} if is_over[row] else found[row] for row in every]
-        for part in ended_infos:
-            for row, info in enumerate(infos_of_rows(part, every, self.num_envs) or []):
-                if is_over[row]:
-                    step_infos[row] |= info
+        step_infos = infos_of_rows(new_infos, every, self.num_envs) or [{} for _ in every]
         if not (isinstance(final, np.ndarray) and final.dtype == object):
             final = self._observations.split(final)
-        return [final[row] if is_over[row] else seen[row] for row in every], step_infos, new_infos
+        last = list(seen)
+        for row in np.flatnonzero(is_over).tolist():
+            last[row] = final[row]
+            step_infos[row] = {}
+        for part in ended_infos:
+            for row, info in enumerate(infos_of_rows(part, every, self.num_envs) or ()):
+                if is_over[row]:
+                    step_infos[row] |= info
+        return last, step_infos, new_infos
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None] | None:
         """Return the seed of each row, if it is known."""

@@ -28,8 +28,10 @@ def surroundings() -> Record:
         **{name: version(name) for name in _PACKAGES},
     }
     commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
-    git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
+    git = None
+    if commit:
+        changes = _git("status", "--porcelain", "--untracked-files=no")
+        git = {"commit": commit, "dirty": None if changes is None else bool(changes)}
     distributions()  # Fill the cache for `run_record`.
     return {"versions": versions, "git": git}
 
