@@ -161,6 +161,15 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         EnvError: From `reset` and `step`, if the environment returns what cannot be recorded.
         DatasetExistsError: If the folder may not be replaced.
         StorageError: From any method, if a disk operation fails.
+
+    Example:
+        >>> import gymnasium
+        >>> with rollout_cli.Recorder(gymnasium.make("CartPole-v1"), "recorded") as env:
+        ...     _ = env.reset(seed=1)
+        ...     while not any(env.step(0)[2:4]):
+        ...         pass
+        >>> rollout_cli.load("recorded")[0].seed
+        1
     """
 
     def __init__(
@@ -234,6 +243,16 @@ class VectorRecorder(VectorWrapper):
         EnvError: From `reset` and `step`, if the environment returns what cannot be recorded.
         DatasetExistsError: If the folder may not be replaced.
         StorageError: From any method, if a disk operation fails.
+
+    Example:
+        >>> import gymnasium, numpy as np
+        >>> env = rollout_cli.VectorRecorder(gymnasium.make_vec("CartPole-v1", num_envs=2), "rows")
+        >>> _ = env.reset(seed=1)
+        >>> for _ in range(30):
+        ...     _ = env.step(np.array([0, 1]))
+        >>> env.close()
+        >>> rollout_cli.verify("rows").faults
+        []
     """
 
     def __init__(self, env: Any, path: str | Path | RecordingWriter, **options: Any) -> None:

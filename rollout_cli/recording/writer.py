@@ -60,6 +60,14 @@ class Writer:
         DatasetLockedError: If another writer uses the folder.
         UsageError: If the dataset to continue has another origin or other spaces.
         StorageError: From any method, if a disk operation fails.
+
+    Example:
+        >>> import gymnasium, numpy as np
+        >>> with rollout_cli.Writer("mine", action_space=gymnasium.spaces.Discrete(2)) as writer:
+        ...     writer.write(np.zeros((4, 2)), [0, 1, 1], [0.5, 0.5, 1.0], terminated=True, truncated=False)
+        0
+        >>> rollout_cli.load("mine")[0].rewards.sum()
+        np.float64(2.0)
     """
 
     _kind = "written"
