@@ -28,7 +28,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(abc|collections|enum|gymnasium|np|npt|numpy|os|pathlib|pyarrow|ray|torch|typing)\..*"),
     # Types in signatures that are not public.
     (r"py:class", r"rollout_cli\.(dataset|exporters|progress|run|samplers|workers)\..*"),
-    (r"py:class", r"Env|EpisodeRules|PinRules|StartMethod|WorkerContext|WorkerSetup"),
+    (r"py:class", r"Env|EpisodeRules|Path|PinRules|RecordingWriter|StartMethod|VectorEnv|WorkerContext|WorkerSetup"),
 ]
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"
