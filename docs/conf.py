@@ -26,6 +26,7 @@ default_role = "code"  # In docstrings too, backticks are code.
 nitpick_ignore_regex = [
     # Other packages' objects: their sites are not asked, so that the build needs no network.
     (r"py:.*", r"(abc|collections|enum|gymnasium|np|npt|numpy|os|pathlib|pyarrow|ray|torch|typing)\..*"),
+    (r"py:class", r"spaces\.Space"),
     # Types in signatures that are not public.
     (r"py:class", r"rollout_cli\.(dataset|exporters|progress|run|samplers|workers)\..*"),
     (r"py:class", r"Env|EpisodeRules|Path|PinRules|RecordingWriter|StartMethod|VectorEnv|WorkerContext|WorkerSetup"),

@@ -64,9 +64,9 @@ class DatasetWriter:
     to the end of an episode. Of several partitions, inference observes the first one first; chunks of the others
     are held in memory too.
 
-    A timer commits all complete episodes, as `flush` does. While the first chunks are held, it commits them as
-    a separate dataset with `partial` columns. The dataset with the decided columns replaces it when it has all
-    of these episodes. An object store commits segments when they are full, and at the end.
+    A timer commits all complete episodes, as `flush` does. While the first chunks are held, they are a separate
+    dataset with `partial` columns, which is replaced by one with the decided columns that has all its episodes.
+    An object store commits segments when they are full, and at the end.
 
     Args:
         folder: The output folder, opened here and closed with the writer.
@@ -190,7 +190,7 @@ class DatasetWriter:
                 raise
 
     def wait(self) -> None:
-        """Wait until all that was flushed is committed."""
+        """Wait until the flushed episodes are committed."""
         with self._changing:
             if self._build is not None:
                 self._build.queue.wait()

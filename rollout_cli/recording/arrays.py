@@ -72,7 +72,7 @@ def chunk_of(number: int, episode: EpisodeArrays, observations: SpaceRows, actio
         if not isinstance(getattr(episode, name), bool | np.bool_):
             raise _wrong(number, name, repr(getattr(episode, name)), "a bool: how the last step ended")
     if not (episode.terminated or episode.truncated):
-        raise _wrong(number, "terminated", "False, as truncated is", "one of them to be True")
+        raise _wrong(number, "terminated", "False, and so is truncated", "True for at least one")
     length = len(rewards)
     seen = _columns(number, "observations", observations, episode.observations, length + 1)
     return Chunk(
