@@ -61,8 +61,7 @@ class DatasetWriter:
     The bytes of `data/` depend only on the episodes, the spaces, the limits, and the `env` of the sources;
     these must not differ between two runs with one seed. A thread writes the segments, at most two behind,
     which bounds memory. The first chunks are held until schema inference has decided the columns: 1,000 steps,
-    to the end of an episode. Of several partitions, inference observes the first one first; chunks of the others
-    are held in memory too.
+    to the end of an episode. Of several partitions, inference observes the first one first; the others wait.
 
     A timer commits all complete episodes, as `flush` does. While the first chunks are held, they are a separate
     dataset with `partial` columns, which is replaced by one with the decided columns that has all its episodes.
@@ -70,8 +69,7 @@ class DatasetWriter:
 
     Args:
         folder: The output folder, opened here and closed with the writer.
-        committed: The committed part of the dataset in the folder, to resume from; see
-            `Committed.can_resume`.
+        committed: The part of the dataset in the folder to resume from; see `Committed.can_resume`.
         flush_seconds: The seconds between two commits of the timer, above 0.
         write_segment: Writes the files of a segment, here or on another machine that has the folder.
         on_failure: Called in the timer's thread after a failed commit.
@@ -203,16 +201,13 @@ class DatasetWriter:
                 self._on_failure()
                 return
 
-    def _stop_timer(self) -> None:
-        self._is_ending.set()
-        self._timer.join()
-
     def close(self, *, status: Status, **facts: Any) -> DatasetSummary:
         """Commit all episodes and end the dataset; info.json records the `facts` of the run.
 
         If an interrupted run did not reach `keep_until`, the old dataset stays, and the summary describes it.
         """
-        self._stop_timer()
+        self._is_ending.set()
+        self._timer.join()
         self.check()
         if status == "complete":
             self._inference.finish()
@@ -241,7 +236,8 @@ class DatasetWriter:
         """End the dataset as `interrupted`, if not empty; without `commits`, uncommitted episodes are dropped."""
         if not self._is_open:
             return
-        self._stop_timer()
+        self._is_ending.set()
+        self._timer.join()
         failure = self._failure or (self._build and self._build.queue.failure)
         self._is_open = False
         with ExitStack() as stack:  # Every step runs, even if an earlier one fails.
