@@ -115,13 +115,13 @@ class RemoteError(Exception):
 
 
 class InternalError(RolloutError, AssertionError):
-    """A bug in this package, or methods called in an illegal order."""
+    """A bug in this package."""
 
     code = "internal"
 
 
 class UsageError(RolloutError):
-    """Arguments that cannot be combined, or do not fit the input."""
+    """Arguments that cannot be combined or do not fit the input, or methods called in the wrong order."""
 
     exit_code = 2
     code = "usage"

@@ -183,8 +183,11 @@ def places_of(dataset: Dataset, folder: Path, requested: range | None) -> list[i
     ids = dataset.episodes["episode_id"].to_pylist()
     places = [at for at, episode_id in enumerate(ids) if requested is None or episode_id in requested]
     if not places:
-        hint = f"choose from ids {min(ids)} to {max(ids)}" if ids else "choose a dataset with episodes"
-        raise UsageError(f"{folder} has no such episode", code="episode-missing", hint=hint)
+        hint = f"pass an id from {min(ids)} to {max(ids)}" if ids else "pass a dataset with episodes"
+        wanted = (
+            "episode" if requested is None else f"episode with an id in {requested.start}:{requested.stop}"
+        )
+        raise UsageError(f"{folder} has no {wanted}", code="episode-missing", hint=hint)
     return places
 
 

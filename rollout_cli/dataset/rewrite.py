@@ -120,10 +120,11 @@ def derivation(
         UsageError: If the inputs are empty, share an episode, have different spaces or limits, or contain the
             output folder.
     """
+    paths = [str(dataset.path) for dataset in inputs]
     inputs = [dataset for dataset in inputs if len(dataset)]
     if not inputs:
         raise UsageError(
-            "the inputs have no episodes",
+            f"expected at least one episode, found none in {', '.join(paths) or 'an empty list of inputs'}",
             code="no-episode",
             hint="select at least one episode, or another dataset",
         )
@@ -265,9 +266,15 @@ def _refuse_repeated(inputs: Sequence[Dataset]) -> None:
             for dataset, place in zip(inputs, places, strict=True)
         ]
     )
-    if len(np.unique(identities, axis=0)) < len(identities):
+    _, first_places, counts = np.unique(identities, axis=0, return_index=True, return_counts=True)
+    if (counts > 1).any():
+        place = int(first_places[counts > 1].min())
+        number = int(identities[place, 1])
+        found = np.flatnonzero((identities == identities[place]).all(axis=1))
+        ends = np.cumsum([len(dataset) for dataset in inputs])
+        paths = [str(inputs[int(at)].path) for at in np.searchsorted(ends, found, side="right")]
         raise UsageError(
-            "two inputs have the same episode",
+            f"{paths[0]} and {paths[1]} both contain episode {number} of the same run",
             code="episode-repeated",
             hint="pass each episode of a run once",
         )

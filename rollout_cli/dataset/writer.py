@@ -291,7 +291,7 @@ class DatasetWriter:
     def check(self) -> None:
         """Raise the error of a write, or of the timer, if there was one."""
         if not self._is_open:
-            raise InternalError("the dataset writer was used after it was closed")
+            raise InternalError(f"the writer of {self._folder.path} was used after it was closed")
         self._raise_failure()
 
     def _raise_failure(self) -> None:

@@ -108,6 +108,18 @@ class EnvSpec:  # noqa: PLW1641 - spaces have no hash
             and are_alike(self.action_space, other.action_space)
         )
 
+    def difference(self, other: EnvSpec) -> str:
+        """Describe the first difference from a spec that is not equal, with both values in one line."""
+        name = "time limit"
+        values: list[object] = [self.max_episode_length, other.max_episode_length]
+        for space in ("observation_space", "action_space"):
+            if not are_alike(getattr(self, space), getattr(other, space)):
+                name = space
+                values = [getattr(self, space), getattr(other, space)]
+                break
+        found, expected = (" ".join(repr(value).split()) for value in values)
+        return f"{name} {found:.200}, expected {expected:.200}"
+
 
 _STEP_FIELDS = ("observations", "actions", "rewards", "step_types", "env_infos", "agent_infos")
 _EPISODE_ARRAYS = ("lengths", "terminated", "truncated", "numbers", "seeds")

@@ -235,8 +235,15 @@ def _changes(
     count = first.place[1]
     missing = sorted(set(range(1, count + 1)) - set(present))
     if count and (missing or len(present) != count):
-        what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
-        raise UsageError(what, code="shard-missing", hint="pass each shard of the run once")
+        repeated = max(present, key=present.count)
+        what = (
+            f"{missing[0]}/{count} is missing" if missing else f"{repeated}/{count} was passed more than once"
+        )
+        raise UsageError(
+            f"shard {what}: the run has {count} shards, got {len(present)}",
+            code="shard-missing",
+            hint="pass each shard of the run once",
+        )
     options = {*_SHARED_OPTIONS, "episodes"} if count else _SHARED_OPTIONS
     changes = first.changes
     before = first

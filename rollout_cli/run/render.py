@@ -197,8 +197,8 @@ def _rendered(env: Env) -> Array:
         image = np.asarray(env.render())
     if image.ndim != 3 or image.dtype != np.uint8:  # noqa: PLR2004 - height, width, colors
         raise EnvError(
-            "env.render() did not return an image, expected uint8 of shape (height, width, 3)",
+            f"env.render returned {image.dtype}{list(image.shape)}, expected uint8[height, width, 3]",
             code="env-no-image",
-            hint='use an environment that renders with render_mode="rgb_array"',
+            hint='use an environment that returns images in render_mode="rgb_array"',
         )
     return as_frame(image)

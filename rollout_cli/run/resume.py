@@ -266,6 +266,6 @@ def _refuse(root: Path, changes: list[Change]) -> None:
     if changes:
         raise UsageError(
             f"cannot resume {root}: {joined_messages(changes)}",
-            code="resume-differs",
-            hint="pass the same options and files, or omit them to use the dataset's, or pass another {output}",
+            code="resume-refused",
+            hint="pass the options and files that the dataset was started with, or omit them, or pass another {output}",
         )

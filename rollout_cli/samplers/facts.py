@@ -33,11 +33,12 @@ class WorkerFacts:
         """
         self.report = (self.report or replace(message.report, files=())).joined(message.report)
         if isinstance(message, Started):
-            if self.env_spec not in (None, message.env_spec):
+            if self.env_spec is not None and self.env_spec != message.env_spec:
                 raise EnvLoadError(
-                    "the environments of two workers have different spaces or time limits",
+                    f"the environment of worker {message.worker} has the "
+                    f"{message.env_spec.difference(self.env_spec)} as in other workers",
                     code="worker-spaces",
-                    hint="build environments with equal spaces and time limits in all workers",
+                    hint="build environments with the same spaces and time limit in all workers",
                 )
             self.env_spec = message.env_spec
             self.built_at = self.built_at or message.at

@@ -136,13 +136,13 @@ class Failed(FromWorker):
     def of(cls, worker: int, generation: int, error: Exception) -> Self:
         """Return the message that reports an exception."""
         numbers = tuple(sorted(error.episodes)) if isinstance(error, UserCodeError) else ()
-        return cls(worker, generation, as_reported(error), numbers)
+        return cls(worker, generation, as_reported(error, worker), numbers)
 
 
 ToSampler = Started | Reported | Batch | Judged | Failed
 
 
-def as_reported(error: Exception) -> RolloutError:
+def as_reported(error: Exception, worker: int) -> RolloutError:
     """Return `error` as a picklable RolloutError; the traceback of user code becomes its details.
 
     Within the same process the original error is the cause, so that a debugger can enter its frames.
@@ -150,13 +150,17 @@ def as_reported(error: Exception) -> RolloutError:
     reported: RolloutError
     if isinstance(error, MemoryError):
         reported = WorkerError(
-            f"a worker ran out of memory: {first_line(error)}",
+            f"worker {worker} ran out of memory: {first_line(error)}",
             code="worker-out-of-memory",
             hint="use fewer workers, fewer environments per worker, or shorter episodes",
             details=traceback_text(error),
         )
     elif not isinstance(error, RolloutError):
-        reported = InternalError(f"a worker raised {first_line(error)}", details=traceback_text(error))
+        reported = InternalError(
+            f"internal error in worker {worker}: {first_line(error)}",
+            hint="report this bug of rollout with the lines below",
+            details=traceback_text(error),
+        )
     else:
         # The user's subclass may not be importable in the caller's process, or may need other arguments.
         kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{_OURS.name}."))

@@ -52,7 +52,8 @@ class MinTimesteps:
     kept: int | None = None
 
     def __post_init__(self) -> None:
-        _check(self, is_possible=self.timesteps >= 1 and 0 <= self.first < self.stop and self.kept != 0)
+        _require(self, "timesteps", "at least 1", is_valid=self.timesteps >= 1)
+        _check_range(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Episodes:
     timesteps: ClassVar[None] = None  # It has no target number of steps.
 
     def __post_init__(self) -> None:
-        _check(self, is_possible=0 <= self.first < self.stop and self.kept != 0)
+        _check_range(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +105,27 @@ class EpisodesPerWorker:
     done: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        are_some = all(0 <= done <= self.episodes for done in self.done)
-        _check(self, is_possible=self.episodes >= 1 and self.first >= 0 and are_some)
+        _require(self, "episodes", "at least 1", is_valid=self.episodes >= 1)
+        _require(self, "first", "at least 0", is_valid=self.first >= 0)
+        are_possible = all(0 <= done <= self.episodes for done in self.done)
+        _require(self, "done", f"numbers from 0 to {self.episodes}", is_valid=are_possible)
 
 
 Plan = MinTimesteps | Episodes | EpisodesPerWorker
 
 
-def _check(plan: Plan, *, is_possible: bool) -> None:
-    if not is_possible:
+def _check_range(plan: MinTimesteps | Episodes) -> None:
+    _require(plan, "first", "at least 0", is_valid=plan.first >= 0)
+    _require(plan, "stop", f"more than first, which is {plan.first}", is_valid=plan.first < plan.stop)
+    _require(plan, "kept", "at least 1, or None", is_valid=plan.kept is None or plan.kept >= 1)
+
+
+def _require(plan: Plan, argument: str, expected: str, *, is_valid: bool) -> None:
+    if not is_valid:
         raise ArgumentError(
-            f"the plan has no episode: {plan}",
+            f"{argument} of {type(plan).__name__} is {getattr(plan, argument)}, expected {expected}",
             code="plan-empty",
-            hint="pass at least 1 timestep or episode, and a range with first < stop",
+            hint="pass a plan of at least 1 timestep or episode",
         )
 
 
@@ -141,16 +150,16 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
     n_run = next_number - plan.first
     # For each quantity: the amount found, the minimum that was needed to end there, and the plan's maximum.
     amounts = {
-        "episodes that were run": (n_run, n_run, plan.stop - plan.first),
+        "episodes, including rejected ones": (n_run, n_run, plan.stop - plan.first),
         "episodes": (n_episodes, n_episodes, plan.kept),
         "steps": (steps, steps - (last_length or steps) + 1, plan.timesteps),
     }
     for what, (count, needed, most) in amounts.items():
         if most is not None and needed > most:
             raise UsageError(
-                f"found {count:,} {what}, more than the {most:,} of this run",
+                f"the dataset has {count:,} {what}, expected at most {most:,}, the number that this run collects",
                 code="too-many-episodes",
-                hint="ask for at least that many: a dataset can be extended, but not shortened",
+                hint=f"request at least {needed:,}: a dataset can be extended, but not shortened",
             )
     if next_number == plan.stop or n_episodes == plan.kept or steps >= (plan.timesteps or NO_END):
         return None

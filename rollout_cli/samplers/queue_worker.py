@@ -85,7 +85,10 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
                 case "exit":
                     return
                 case _:
-                    raise InternalError(f"got unknown command {tag!r} with contents {contents!r:.80}")
+                    raise InternalError(
+                        f"run_worker got the unknown command {tag!r} with contents {contents!r:.80}",
+                        hint="send one of: start, continue, stop, exit",
+                    )
 
 
 def _update(worker: Worker, agent: Any, env: Any) -> None:

@@ -102,7 +102,7 @@ class PlanSampler:
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Return the environment's spaces and time limit; InternalError if no worker has built it yet."""
+        """Return the environment's spaces and time limit; UsageError if no worker has built it yet."""
         return _require(self._facts.env_spec)
 
     @property
@@ -415,9 +415,13 @@ class Sampler(PlanSampler):
 
 
 def _require(fact: Fact | None) -> Fact:
-    """Return a fact of a worker's report; raise InternalError if no worker has built its environment."""
+    """Return a fact of a worker's report; raise UsageError if no worker has built its environment."""
     if fact is None:
-        raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
+        raise UsageError(
+            "the sampler does not know the environment yet: no worker has built it",
+            code="sampler-not-started",
+            hint="call start_worker and wait_until_started first",
+        )
     return fact
 
 

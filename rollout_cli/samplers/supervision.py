@@ -67,15 +67,20 @@ class Supervision:
 
     def __post_init__(self) -> None:
         # Without this check a misspelled value would act as the last choice, e.g. skip episodes.
-        ranges = {
-            "max_worker_restarts": self.max_worker_restarts >= 0,
-            "on_worker_death": self.on_worker_death in get_args(OnWorkerDeath),
-            "on_env_error": self.on_env_error in get_args(OnEnvError),
-            "step_timeout": self.step_timeout is None or self.step_timeout > 0,
-            "episode_timeout": self.episode_timeout is None or self.episode_timeout > 0,
+        deaths = get_args(OnWorkerDeath)
+        errors = get_args(OnEnvError)
+        seconds = "a positive number of seconds, or None"
+        rules = {
+            "max_worker_restarts": (self.max_worker_restarts >= 0, "at least 0"),
+            "on_worker_death": (self.on_worker_death in deaths, f"one of: {', '.join(deaths)}"),
+            "on_env_error": (self.on_env_error in errors, f"one of: {', '.join(errors)}"),
+            "step_timeout": (self.step_timeout is None or self.step_timeout > 0, seconds),
+            "episode_timeout": (self.episode_timeout is None or self.episode_timeout > 0, seconds),
         }
-        if wrong := [name for name, is_in_range in ranges.items() if not is_in_range]:
-            raise ArgumentError(f"{wrong[0]}={getattr(self, wrong[0])!r} is out of range", code="limit-value")
+        for argument, (is_valid, expected) in rules.items():
+            if not is_valid:
+                value = getattr(self, argument)
+                raise ArgumentError(f"{argument} is {value!r}, expected {expected}", code="limit-value")
 
     @property
     def has_time_out(self) -> bool:

@@ -243,12 +243,16 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
     row = int(rows[0])
     number = int(chunk.numbers[index])
     step = row - int(ends[index] - chunk.lengths[index])
-    hint = "return a real number from env.step; 0.0 if a step has no reward"
+    hint = "return a number from env.step; 0.0 if a step has no reward"
     if any(column.dtype.kind == "f" and np.isnan(column[row]).any() for column in chunk.actions):
-        hint = "check the policy first: the action of this step is nan, too"
+        hint = "check the policy first: the action of this step is also nan"
     place = episode_place(int(chunk.workers[index]), number, int(chunk.seeds[index]), step)
     error = EnvError(
-        "the reward is not a number (nan)", code="reward-nan", hint=hint, place=place, episodes=(number,)
+        "env.step returned the reward nan, expected a number",
+        code="reward-nan",
+        hint=hint,
+        place=place,
+        episodes=(number,),
     )
     indices = np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()
     sound = [chunk.episodes(index, index + 1) for index in indices]

@@ -57,12 +57,14 @@ class DefaultWorker(Worker):
             seed_globals(self._seed, SETUP)
             envs.append(updated_env(old, update, gymnasium.Env))
         spec, *others = [env_spec_of(env, self._limit) for env in envs]
-        if any(other != spec for other in others):
-            raise EnvLoadError(
-                "the environments of one worker have different spaces or limits",
-                code="worker-spaces",
-                hint="pass environments with equal spaces and time limits",
-            )
+        for row, other in enumerate(others, 1):
+            if other != spec:
+                raise EnvLoadError(
+                    f"environment {row} of worker {self.worker_number} has the {other.difference(spec)} "
+                    "as in environment 0",
+                    code="worker-spaces",
+                    hint="build environments with the same spaces and time limit for all rows",
+                )
         self._envs = envs
         self._env_updates = updates
         # A policy may sample from the spaces: its draws must not depend on when the environment was rebuilt.

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError
+from rollout_cli.errors import EnvError, PolicyError, PolicyLoadError, UsageError
 from rollout_cli.policies.adapt import adapt_policy
 from rollout_cli.policies.policy import AdaptedPolicy, is_policy_source
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
@@ -55,7 +55,11 @@ class PolicyHolder:
             self.policy = None
             return
         if self.policy is None:
-            raise InternalError("parameters were sent to a worker without a policy")
+            raise UsageError(
+                "got parameters of a policy, but the worker has no policy yet",
+                code="update-without-policy",
+                hint="pass a policy first, then its parameters",
+            )
         hint = "pass values that get_param_values of the same kind of policy returned"
         seed_globals(self._root, SETUP)
         with reporting(PolicyError, "policy.set_param_values raised", code="policy-raised", hint=hint):

@@ -21,7 +21,7 @@ from rollout_cli.envs.describe import describe_env, loaded_modules, stack_warnin
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import InternalError
+from rollout_cli.errors import UsageError
 from rollout_cli.policies.adapt import policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -262,8 +262,10 @@ class Worker(InContext, abc.ABC):
         if policy is None:
             return
         if self.finished_rows:
-            raise InternalError(
-                "update_agent or update_env was called with finished episodes not yet taken",
+            raise UsageError(
+                "update_agent or update_env was called before the finished episodes were collected"
+                f" (worker {self.worker_number})",
+                code="worker-call-order",
                 hint="call collect_episode first",
             )
         # Actions that are valid by construction need no check.
@@ -297,15 +299,23 @@ class Worker(InContext, abc.ABC):
         """Step every row, or only the running row if rows alternate; return True if an episode ended."""
         engine = self._ready()
         if not self.has_work:
-            raise InternalError("step_episode was called while no episode runs: call start_episode first")
+            raise UsageError(
+                f"step_episode was called before start_episode: no episode runs (worker {self.worker_number})",
+                code="worker-call-order",
+                hint="call start_episode first",
+            )
         with _reporting_failures(engine):
             return engine.step()
 
     def collect_episode(self) -> EpisodeBatch:
-        """Return the finished episodes that were not collected yet; InternalError if there is none."""
+        """Return the finished episodes that were not collected yet; UsageError if there is none."""
         if chunks := self.take(everything=True):
             return EpisodeBatch.from_chunks(self.env_spec, chunks)
-        raise InternalError("collect_episode was called with no finished episode")
+        raise UsageError(
+            f"collect_episode was called before an episode ended (worker {self.worker_number})",
+            code="worker-call-order",
+            hint="call step_episode until it returns True",
+        )
 
     def rollout(self) -> EpisodeBatch:
         """Run the assigned episodes, or else one per row, and return all: short episodes are not favored."""
@@ -330,7 +340,11 @@ class Worker(InContext, abc.ABC):
     def env_spec(self) -> EnvSpec:
         """The spaces and the step limit, which is the lower of the environment's and the run's."""
         if self._env_spec is None:
-            raise InternalError("the worker has no environment yet: call update_env first")
+            raise UsageError(
+                f"worker {self.worker_number} has no environment yet",
+                code="worker-call-order",
+                hint="call update_env first",
+            )
         return self._env_spec
 
     def start_call(self, *, number_stride: int, salt: tuple[int, ...]) -> None:
@@ -426,14 +440,18 @@ class Worker(InContext, abc.ABC):
 
     def _ready(self) -> Engine:
         if self._engine is None:
-            raise InternalError(
-                "the worker needs both a policy and an environment: call update_agent and update_env"
+            missing = "environment" if self._env_spec is None else "policy"
+            raise UsageError(
+                f"worker {self.worker_number} has no {missing} yet",
+                code="worker-call-order",
+                hint="call update_agent and update_env first",
             )
         return self._engine
 
     def __getstate__(self) -> NoReturn:
-        raise InternalError(
-            f"a {type(self).__name__} cannot be pickled",
+        raise UsageError(
+            f"a worker of the class {type(self).__name__} cannot be pickled",
+            code="worker-pickled",
             hint="pickle its WorkerFactory, and build the worker from it",
         )
 

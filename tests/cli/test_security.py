@@ -285,7 +285,7 @@ def test_no_secret_is_shown_or_written(rollout: Caller) -> None:
     # Other secrets are no other run: both are cut where they are compared.
     changed = ("--env-kwargs", "size=3", "--env-kwargs", "api_token=tk1111")
     said.append(rollout(*collect, *changed, "--episodes", "4", "--resume", code=2))
-    assert all(part in said[-1].stderr for part in ("env_kwargs", "[resume-differs]"))
+    assert all(part in said[-1].stderr for part in ("env_kwargs", "[resume-refused]"))
     said.append(rollout(*COLLECT[:-1], "--resume", "-o", "out", code=2))
     assert all(part in said[-1].stderr for part in ("'api_token'", "[secret-missing]"))
     said += [rollout(*collect, "--episodes", "2", "--dry-run", *words) for words in ((), ("--json",))]

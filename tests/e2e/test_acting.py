@@ -75,7 +75,7 @@ def test_a_mixture_is_resumed_and_replayed_from_another_folder(folder: Path, tmp
     ran = called("replay", "--trust", out, "--episodes", "0:9", "--json", cwd=tmp_path)
     assert (9, []) == tuple(json.loads(ran.stdout)[key] for key in ("identical", "notices"))
     ran = called(*resume, "210", "--epsilon", "0.5", "--output", out, code=2)
-    assert all(part in ran.stderr for part in ("epsilon", "0.25", "[resume-differs]"))
+    assert all(part in ran.stderr for part in ("epsilon", "0.25", "[resume-refused]"))
     (folder / "p.pkl").write_bytes(cloudpickle.dumps(lambda observation: push(observation, 0.1)))
     assert "[resume-differs]" in called(*resume, "210", "--output", out, code=2).stderr
     assert "[policy-hash]" in called("replay", "--trust", out, "--episode", "0", code=3).stderr

@@ -88,7 +88,7 @@ def test_another_scheme_of_the_same_file_is_refused(folder: Path, monkeypatch: p
     collected(folder, "out", "--episodes", "150")
     words = ("--resume", "--episodes", "300", "--policy", "others:w.json", "--quiet", "--output", "out")
     ran = called("collect", *words, cwd=folder, code=2)
-    assert all(part in ran.stderr for part in ("policy", "others:w.json", "[resume-differs]"))
+    assert all(part in ran.stderr for part in ("policy", "others:w.json", "[resume-refused]"))
 
 
 def test_a_scheme_with_a_file_is_replayed(folder: Path, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_file_that_an_option_names(folder: Path, tmp_path: Path) -> None:
     assert_same_data(whole, out)
     changed = ("--resume", "--episodes", "310", "--quiet", "--output", out, "--policy-kwargs", "scale=0.75")
     ran = called("collect", *changed, code=2)
-    assert all(part in ran.stderr for part in ("policy_kwargs", "[resume-differs]"))
+    assert all(part in ran.stderr for part in ("policy_kwargs", "[resume-refused]"))
     (folder / "more.json").rename(tmp_path / "moved.json")
     assert "[spec-file-missing]" in called("replay", "--trust", out, "--all", code=3).stderr
     moved = ("--policy-kwargs", f"more={tmp_path / 'moved.json'}")
@@ -247,7 +247,7 @@ def test_wrappers_are_built_again(tmp_path: Path) -> None:
     ran = called("replay", "--trust", tmp_path / "out", "--episodes", "0:5", "--json")
     assert 5 == json.loads(ran.stdout)["identical"]
     ran = called(*words, *WRAPPED[:2], "--resume", "--episodes", "300", "--output", tmp_path / "out", code=2)
-    assert all(part in ran.stderr for part in ("wrapper", "[resume-differs]"))
+    assert all(part in ran.stderr for part in ("wrapper", "[resume-refused]"))
 
 
 @pytest.mark.thorough
@@ -337,7 +337,7 @@ def test_arguments_of_a_class_of_the_user(folder: Path) -> None:
     resume = ("collect", "--resume", "--output", "out", "--episodes", "300", "--quiet")
     for changed in ("weight=0.75", "note=/b/prod.yaml"):
         ran = called(*resume, "--policy-kwargs", changed, cwd=folder, code=2)
-        assert all(part in ran.stderr for part in ("policy_kwargs", "[resume-differs]"))
+        assert all(part in ran.stderr for part in ("policy_kwargs", "[resume-refused]"))
     called(*resume, cwd=folder)
     assert (
         5

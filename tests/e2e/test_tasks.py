@@ -52,7 +52,7 @@ def test_resume_with_other_tasks(tmp_path: Path, tasks: Path) -> None:
     tasks.write_text(json.dumps(TASKS[1:]))
     words = ("collect", *ENV, "--episodes", "6", *LOCAL, "--resume", "--output", output)
     ran = called(*words, "--tasks", tasks, code=2)
-    assert all(part in ran.stderr for part in ("tasks", "[resume-differs]"))
+    assert all(part in ran.stderr for part in ("tasks", "[resume-refused]"))
     called(*words)
     assert [0, 1, 2, 0, 1, 2] == load(output).to_episode_batch().episode_infos["task"].tolist()
 

@@ -472,7 +472,7 @@ def test_options_that_decide_the_data_may_not_differ(tmp_path: Path) -> None:
         ({"segment_bytes": 1000}, "segment_bytes was"),
     ]
     for given, part in refused:
-        with raises(UsageError, "resume-differs", part):
+        with raises(UsageError, "resume-refused", part):
             resume(tmp_path / "out", **given if "episodes" in given else {"timesteps": 3_000} | given)
         assert before == data_hashes(tmp_path / "out")
 

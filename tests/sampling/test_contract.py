@@ -123,9 +123,9 @@ def test_exact_episodes_are_run_by_their_own_worker(make_sampler: MakeSampler) -
 def test_starting_is_enough_to_know_the_environment(make_sampler: MakeSampler) -> None:
     """Before the first call nothing is known; once a worker has started, its spaces and more are."""
     sampler = make_sampler()
-    with raises(InternalError, "internal"):
+    with raises(UsageError, "sampler-not-started"):
         _ = sampler.env_spec
-    with raises(InternalError, "internal"):
+    with raises(UsageError, "sampler-not-started"):
         _ = sampler.report
     sampler.start_worker()
     spec = sampler.wait_until_started()

@@ -125,7 +125,7 @@ class StrangeError(UserCodeError):
 
 def reported(error: Exception) -> RolloutError:
     """Return an error as it arrives from a worker's process."""
-    arrived = pickle.loads(pickle.dumps(as_reported(error)))
+    arrived = pickle.loads(pickle.dumps(as_reported(error, 0)))
     assert isinstance(arrived, RolloutError)
     return arrived
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from rollout_cli.envs.updates import NewEnvUpdate
-from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, UserCodeError
+from rollout_cli.errors import EnvError, PolicyError, PolicyLoadError, UsageError, UserCodeError
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers.context import WorkerContext
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
@@ -201,9 +201,9 @@ def test_the_verbs(kind: str) -> None:
     assert first.numbers.max() < worker.rollout().numbers.min()
     worker.assign([range(100, 101)])
     assert [100] == worker.rollout().numbers.tolist()
-    with raises(InternalError, "internal", "start_episode"):
+    with raises(UsageError, "worker-call-order", "start_episode"):
         worker.step_episode()
-    with raises(InternalError, "internal"):
+    with raises(UsageError, "worker-call-order"):
         worker.collect_episode()
 
 
@@ -313,9 +313,9 @@ def test_finished_episodes_are_taken_before_an_update(kind: str) -> None:
     worker.assign([range(3)])
     while worker.has_work:
         worker.advance(-1.0)
-    with raises(InternalError, "internal"):
+    with raises(UsageError, "worker-call-order"):
         worker.update_agent(worlds.BatchPolicy(worker.env_spec))
-    with raises(InternalError, "internal"):
+    with raises(UsageError, "worker-call-order"):
         worker.update_env(worlds.env_of(kind, worlds.space_env("box")))
 
 
@@ -345,7 +345,7 @@ def test_shutdown_closes(kind: str) -> None:
 @each_kind
 def test_workers_are_not_pickled(kind: str) -> None:
     """They belong to their process."""
-    with raises(InternalError, "internal"):
+    with raises(UsageError, "worker-pickled"):
         pickle.dumps(make(kind))
 
 

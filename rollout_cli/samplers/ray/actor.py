@@ -92,7 +92,7 @@ def _reference(chunk: Any) -> ChunkRef:
 
 
 def _no_source() -> Chunk:
-    raise InternalError("the chunk was loaded before the driver set its source")
+    raise InternalError("an actor loaded a chunk before the driver set the source of the chunk")
 
 
 def _packed(reply: Reply) -> bytes:
