@@ -269,7 +269,7 @@ def _refuse_repeated(inputs: Sequence[Dataset]) -> None:
     _, first_places, counts = np.unique(identities, axis=0, return_index=True, return_counts=True)
     if (counts > 1).any():
         place = int(first_places[counts > 1].min())
-        number = int(identities[place, 1])
+        number = int(identities[place][1])
         found = np.flatnonzero((identities == identities[place]).all(axis=1))
         ends = np.cumsum([len(dataset) for dataset in inputs])
         paths = [str(inputs[int(at)].path) for at in np.searchsorted(ends, found, side="right")]

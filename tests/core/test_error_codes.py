@@ -19,6 +19,7 @@ import pytest
 from rollout_cli import errors
 from rollout_cli.errors import RolloutError
 from tests.helpers.processes import ROOT
+from tests.helpers.wordings import PACKAGE, Scope, name_of, owners, parsed, strings
 
 PAGE = ROOT / "docs" / "errors.md"
 MARKER = "<!-- the table: python -m tests.core.test_error_codes -->"
@@ -50,21 +51,15 @@ class Wording(NamedTuple):
 def _wordings() -> tuple[Wording, ...]:
     """Return the wording of every error that the package makes."""
     found: set[Wording] = set()
-    for path in (ROOT / "rollout_cli").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        inner = {id(node): function for function in functions for node in ast.walk(function)}
+    for path in PACKAGE.rglob("*.py"):
+        tree = parsed(path)
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (name := _name(node.func)) in {*CLASSES, *OTHERS}:
-                found.update(_of_call(node, name, inner.get(id(node), tree)))
+            if isinstance(node, ast.Call) and (name := name_of(node.func)) in {*CLASSES, *OTHERS}:
+                found.update(_of_call(node, name, Scope(tree, owners(tree).get(id(node)))))
     return tuple(sorted(found))
 
 
-def _name(node: ast.AST) -> str:
-    return str(getattr(node, "id", getattr(node, "attr", "")))
-
-
-def _of_call(call: ast.Call, name: str, scope: ast.AST) -> Iterator[Wording]:
+def _of_call(call: ast.Call, name: str, scope: Scope) -> Iterator[Wording]:
     """Return the wordings of one call: several if its message is chosen among some."""
     place = 1 if name in {"failure", "reporting"} else 0
     if len(call.args) <= place:
@@ -76,50 +71,14 @@ def _of_call(call: ast.Call, name: str, scope: ast.AST) -> Iterator[Wording]:
     code = given.value if isinstance(given, ast.Constant) else None
     if kind is None and code is None and name != "reporting":
         return  # It hands on the code of another call.
-    for message in _strings(call.args[place], scope):
+    for message in strings(call.args[place], scope):
         yield Wording(
             kind.exit_code if kind else errors.UserCodeError.exit_code,
             OTHERS.get(name, name),
             str(code or (kind.code if kind else "user-code-raised")),
             f"{message}: <exception>" if place else message,
-            " / ".join(_strings(hint, scope)) if hint else "",
+            " / ".join(dict.fromkeys(filter(None, strings(hint, scope)))) if hint else "",
         )
-
-
-def _strings(node: ast.expr, scope: ast.AST) -> list[str]:
-    """Return what a string expression can be, with names for the values in it."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return [text]
-        case ast.JoinedStr(values=values):
-            return ["".join(_part(value) for value in values)]
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return [a + b for a in _strings(left, scope) for b in _strings(right, scope)]
-        case ast.IfExp(body=body, orelse=orelse):
-            return _strings(body, scope) + _strings(orelse, scope)
-        case ast.Name(id=name):
-            given = [
-                each.value
-                for each in ast.walk(scope)
-                if isinstance(each, ast.Assign) and [_name(target) for target in each.targets] == [name]
-            ]
-            texts = [
-                text for value in given if name not in ast.dump(value) for text in _strings(value, scope)
-            ]
-            return texts or [f"<{name}>"]
-    return ["…"]
-
-
-def _part(node: ast.expr) -> str:
-    """Return a part of an f-string: its text, or `<name>` for a value."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    assert isinstance(node, ast.FormattedValue)
-    value = node.value
-    if isinstance(value, ast.Call) and value.args:
-        value = value.args[0]
-    names = [name for each in ast.walk(value) if (name := _name(each))]
-    return f"<{names[0].strip('_')}>" if names else "…"
 
 
 def _table(wordings: tuple[Wording, ...]) -> str:
