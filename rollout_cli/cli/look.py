@@ -172,7 +172,7 @@ def list_datasets(
     from rollout_cli.reports.identity import sized  # noqa: PLC0415 - imports numpy and pyarrow
 
     if not folder.is_dir():
-        raise StorageError(f"folder not found: {folder}", code="folder-missing")
+        raise StorageError(f"folder not found: {folder}", code="folder-missing", hint="check the path")
     # Skip dot folders: they hold unfinished replacements of killed runs, and files that a repair removed.
     paths = [
         path.parents[1]

@@ -17,7 +17,7 @@ from rollout_cli.dataset.layout import (
     segment_files,
     started_at,
 )
-from rollout_cli.dataset.parquet import open_parquet
+from rollout_cli.dataset.parquet import DAMAGED_HINT, open_parquet
 from rollout_cli.dataset.record import DatasetInfo
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.store import has_rename
@@ -134,15 +134,21 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
         record = SegmentRecord.from_footer(footer)
     except ValueError as error:
         raise DatasetFormatError(
-            f"{episodes} is not an episodes file of this format: {error}", code="segment-unreadable"
+            f"{episodes} is not an episodes file of this format: {error}",
+            code="segment-unreadable",
+            hint=DAMAGED_HINT,
         ) from error
     if start not in (None, record.start):
         raise DatasetFormatError(
-            f"{episodes} starts with episode {record.start}, expected {start}", code="segments-not-contiguous"
+            f"{episodes} starts with episode {record.start}, expected {start}",
+            code="segments-not-contiguous",
+            hint=DAMAGED_HINT,
         )
     if not rows or rows != record.episodes:
         raise DatasetFormatError(
-            f"{episodes} has {rows} rows, expected {record.episodes} by its footer", code="segment-row-count"
+            f"{episodes} has {rows} rows, but its footer states {record.episodes}",
+            code="segment-row-count",
+            hint=DAMAGED_HINT,
         )
     # The first range of skipped numbers may be at the start of the segment.
     first_number = dict(record.skipped).get(record.start, record.start)
@@ -153,8 +159,9 @@ def read_record(root: Path, run: str | None, segment: SegmentId, start: int | No
         check_origin(data, file.metadata.metadata, origin)
     if rows < record.steps:
         raise DatasetFormatError(
-            f"{data} has {rows} rows, expected at least {record.steps} by {episodes}",
+            f"{data} has {rows} rows, but {episodes} states {record.steps} steps",
             code="segment-row-count",
+            hint=DAMAGED_HINT,
         )
     return record
 

@@ -69,7 +69,7 @@ def _offsets(sizes: Array) -> pa.Buffer:
     offsets = np.append(0, np.cumsum(sizes, dtype=np.int64))
     if offsets[-1] > MOST_OFFSET:
         raise StorageError(
-            f"one column of {len(sizes):,} rows would hold {offsets[-1]:,} bytes or values, "
+            f"a segment column of {len(sizes):,} rows would need {offsets[-1]:,} bytes or values, "
             f"expected at most {MOST_OFFSET:,}",
             code="column-too-large",
             hint="leave out large infos with {drop_info=KEY}, or shorten the strings of observations",

@@ -238,8 +238,9 @@ def read_episode_table(root: Path, info: DatasetInfo, files: Mapping[FileId, Pat
             )
         if (chunks != chunk).any() or (numbers != file).any():
             raise DatasetFormatError(
-                f"{path} names the data file of another episodes file: it is in the wrong place",
+                f"{path} names the data file of another episodes file: it was moved or renamed",
                 code="file-misplaced",
+                hint=DAMAGED_HINT,
             )
         partition = 0 if info["partitions"] == 1 else chunk
         origin = file_origin(fingerprint_of(info), partition, table[order_column(info)][0].as_py())

@@ -388,7 +388,7 @@ def staged(path: Path) -> Iterator[Path]:
     with files.operation("write", path):
         if path.exists() or path.is_symlink():
             raise DatasetExistsError(
-                f"{path} exists", code="output-exists", hint="remove it, or choose another path"
+                f"{path} already exists", code="output-exists", hint="remove it, or choose another path"
             )
         folder = path.with_name(f".{path.name}.part")
         if folder.is_symlink():

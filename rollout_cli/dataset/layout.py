@@ -158,7 +158,9 @@ def read_info(root: Path) -> DatasetInfo:
     try:
         with accessing(path, FileNotFoundError, NotADirectoryError):
             if path.exists() and not path.is_file():
-                raise DatasetFormatError(f"{path} is not a regular file", code="not-a-regular-file")
+                raise DatasetFormatError(
+                    f"{path} is not a regular file", code="not-a-regular-file", hint=LOST_INFO
+                )
             document = parsed_json(path, path.read_bytes(), LOST_INFO)
     except OSError as error:
         if isinstance(root, RemotePath):
@@ -168,7 +170,7 @@ def read_info(root: Path) -> DatasetInfo:
                 f"{root} has no meta/info.json: a run is replacing the old dataset, "
                 "or was killed while replacing it",
                 code="dataset-being-replaced",
-                hint="if the run was killed, repeat it with {resume=True} or {overwrite=True}; "
+                hint="wait until the run has ended, or repeat a killed run with {resume=True} or {overwrite=True}; "
                 f"the old dataset is in {replaced}",
             ) from error
         raise DatasetFormatError(
@@ -178,7 +180,9 @@ def read_info(root: Path) -> DatasetInfo:
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DatasetFormatError(
-            f"{path} does not describe a dataset of format {FORMAT!r}", code="info-format"
+            f"{path} does not describe a dataset of format {FORMAT!r}",
+            code="info-format",
+            hint="pass the folder of a dataset that rollout wrote",
         )
     version = document.get("format_version")
     if version != FORMAT_VERSION:
@@ -233,10 +237,11 @@ def acceptance_text(document: Document) -> str:
 def collected_source(info: DatasetInfo) -> RunRecord:
     """Return the record of the run that collected a dataset; raise `UsageError` if no run of `rollout` did."""
     if info["derived"]:
+        operation = info["derived"][-1].get("operation")
         raise UsageError(
-            f"no run collected this dataset: it was made from others ({info['derived'][-1].get('operation')})",
+            f"no run collected this dataset: `rollout {operation}` made it from other datasets",
             code="run-unknown",
-            hint="pass a collected dataset; a dataset made from others cannot be continued",
+            hint="pass the dataset of a run; datasets made by other commands cannot be resumed",
         )
     root_seed_of(info["sources"][0])
     return info["sources"][0].copy()

@@ -241,7 +241,7 @@ def convert_dataset(
             )
     if not options:
         raise UsageError(
-            "no option is set",
+            f"no option changes {dataset.path}",
             code="nothing-to-change",
             hint="pass {next_observation=True}, {drop_info=KEY} or {segment_bytes=N}",
         )
@@ -331,9 +331,9 @@ def _rewards(name: str, function: Reward, episode: Episode) -> Array:
         returned = function(episode)
         rewards = np.asarray(returned)
     if np.ma.is_masked(returned):  # E.g. computed from an info that some steps lack; masked values are zeros.
+        masked = np.flatnonzero(np.ma.getmaskarray(returned))
         raise UserCodeError(
-            f"{name} returned a masked value for step {np.flatnonzero(np.ma.getmaskarray(returned))[0]} "
-            f"of episode {episode.id}, expected a number",
+            f"{name} returned a masked value for step {masked[0]} of episode {episode.id}, expected a number",
             code="reward-masked",
             hint="fill the masked values, e.g. with rewards.filled(0.0)",
         )

@@ -121,7 +121,9 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     is_remote = isinstance(path, RemotePath)
     with reading(path):
         if not is_remote and path.exists() and not path.is_file():
-            raise DatasetFormatError(f"{path} is not a regular file", code="not-a-regular-file")
+            raise DatasetFormatError(
+                f"{path} is not a regular file", code="not-a-regular-file", hint=DAMAGED_HINT
+            )
         # As bytes: pyarrow encodes a `str` as UTF-8, but a path may not be valid UTF-8.
         source = path.open_input() if isinstance(path, RemotePath) else pa.OSFile(os.fsencode(path), "rb")
         # With a buffer, the columns of a row group are one request.
@@ -155,7 +157,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise DatasetFormatError(f"{path} is missing", code="file-missing") from error
+        raise DatasetFormatError(f"{path} is missing", code="file-missing", hint=DAMAGED_HINT) from error
     except MemoryError as error:
         raise StorageError(
             f"out of memory while reading {path}: {error}", code="out-of-memory", hint=MEMORY_HINT
@@ -171,7 +173,9 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
     except (pa.ArrowException, UnicodeDecodeError, OverflowError, IndexError) as error:
         raise DatasetFormatError(
-            f"{path} is not a Parquet file of this format: {error}", code="parquet-unreadable"
+            f"{path} cannot be read as a Parquet file of this format: {error}",
+            code="parquet-unreadable",
+            hint=DAMAGED_HINT,
         ) from error
 
 
@@ -254,10 +258,12 @@ class RowReader:
     def groups(self, path: Path, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Return index, first row and end of each row group that overlaps rows `start` to `stop - 1`."""
         edges = self.edges(path)
-        if not 0 <= start < stop <= edges[-1]:
+        n_rows = edges[-1]
+        if not 0 <= start < stop <= n_rows:
             raise DatasetFormatError(
-                f"{path} has {edges[-1]} rows, expected rows {start} to {stop} by meta/episodes",
+                f"{path} has {n_rows} rows, but meta/episodes refers to rows {start} to {stop - 1}",
                 code="segment-row-count",
+                hint=DAMAGED_HINT,
             )
         pairs = enumerate(pairwise(edges))
         return [(at, first, last) for at, (first, last) in pairs if first < stop and start < last]

@@ -48,13 +48,13 @@ class SizeLimits:
     def __post_init__(self) -> None:
         if not 0 < self.segment_bytes <= MOST_SEGMENT_BYTES:
             raise UsageError(
-                f"the size of segments is {self.segment_bytes:,} bytes, expected 1 to {MOST_SEGMENT_BYTES:,}",
+                f"segment_bytes is {self.segment_bytes:,}, expected 1 to {MOST_SEGMENT_BYTES:,}",
                 code="segment-size",
-                hint="choose a size that fits in memory: segments are written from memory",
+                hint="pass a size that fits in memory: a segment is held in memory until it is written",
             )
         if (rows := min(self.segment_rows, self.group_rows)) < 1:
             raise UsageError(
-                f"the size of segments or row groups is {rows:,} rows, expected at least 1",
+                f"segment_rows or group_rows is {rows:,}, expected at least 1",
                 code="segment-size",
                 hint="pass a positive number of rows",
             )

@@ -124,7 +124,7 @@ def _check_arguments(creator: Any, kwargs: Keywords, name: str, error: TypeError
             raise EnvLoadError(
                 f"{name!r} has no argument {key!r}",
                 code="env-argument",
-                hint=f"{misspelt(key, parameters)} use one of: {', '.join(parameters) or 'none'}".lstrip(),
+                hint=misspelt(key, parameters) or f"use one of: {', '.join(parameters) or 'none'}",
             ) from error
 
 

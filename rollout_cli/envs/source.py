@@ -223,8 +223,9 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
     updates = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
         raise ArgumentError(
-            f"the list of environments has {len(updates)} entries, expected {n_rows}",
+            f"the list of environments has {len(updates)} entries, expected {n_rows}, the value of n_envs",
             code="list-length",
+            hint="pass a list with one environment per row, or one environment for all rows",
         )
     row_updates: list[Any] = []
     for env in updates:

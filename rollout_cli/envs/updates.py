@@ -41,7 +41,7 @@ class EnvUpdate:
         """
         if old_env is None:
             raise EnvLoadError(
-                f"{type(self).__name__} needs an environment, but the worker has none yet",
+                f"the update {type(self).__name__} changes an environment, but the worker has none yet",
                 code="update-without-env",
                 hint="pass an environment to the sampler, or use NewEnvUpdate",
             )

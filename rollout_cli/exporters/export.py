@@ -112,7 +112,7 @@ def export(
     _check_options(chosen, {"flatten": flatten, **options})
     if not len(dataset):
         raise UsageError(
-            "the dataset has no episodes",
+            "the dataset to export has no episodes",
             code="no-episode",
             hint="select at least one episode, or another dataset",
         )

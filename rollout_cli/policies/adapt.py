@@ -172,8 +172,9 @@ class _CallablePolicy(_OwnPolicy):
     ) -> None:
         super().__init__(wrapped)
         if not _takes_positional(wrapped, 1):
+            signature = inspect.signature(wrapped)
             raise PolicyLoadError(
-                f"{name_of(wrapped)}{inspect.signature(wrapped)} does not accept one observation",
+                f"the policy {name_of(wrapped)}{signature} does not accept an observation as its only argument",
                 code="policy-signature",
                 hint="pass a function that can be called as function(observation)",
             )

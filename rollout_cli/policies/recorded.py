@@ -43,10 +43,10 @@ class RecordedSource:
         """
         root_seed = self.root_seeds[0] if asked is None else asked
         if root_seed not in self.root_seeds or (asked is None and len(self.root_seeds) > 1):
-            run = "no seed is given" if asked is None else f"the run has the root seed {asked}"
+            run = "the run has no seed" if asked is None else f"the run has the root seed {asked}"
             seeds = " or ".join(map(str, self.root_seeds))
             raise UsageError(
-                f"the episodes of {self.path} have the root seed {seeds}, but {run}",
+                f"{run}, but the episodes of {self.path} have the root seed {seeds}",
                 code="recording-seed",
                 hint=f"pass the root seed of the episodes: {{seed={self.root_seeds[0]}}}",
             )

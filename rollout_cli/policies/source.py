@@ -203,9 +203,9 @@ def _check_hash(spec: str, record: Record, sha256: str) -> None:
             code="policy-not-a-file",
             hint="omit {policy_sha256}, or pack the policy into a file with `rollout policy pack`",
         )
-    if record["sha256"] != sha256:
+    if (found := record["sha256"]) != sha256:
         raise PolicyLoadError(
-            f"the policy {spec!r} has the SHA-256 {record['sha256']}, expected {sha256}",
+            f"the policy {spec!r} has the SHA-256 {found}, expected {sha256}",
             code="policy-hash",
             hint="check that it is the intended file; it was not loaded",
         )

@@ -271,7 +271,7 @@ def chart_of(dataset: Dataset, plot: str) -> Chart:
         )
     if not len(dataset):
         raise UsageError(
-            "the dataset has no episodes to plot", code="no-episode", hint="select another dataset"
+            f"{dataset.path} has no episodes to plot", code="no-episode", hint="select another dataset"
         )
     if plot == "over-time":
         return over_time(dataset)

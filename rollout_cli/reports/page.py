@@ -66,7 +66,7 @@ def write_report(dataset: Dataset, path: Path | str) -> int:
         )
     if not len(dataset):
         raise UsageError(
-            "the dataset has no episodes to report", code="no-episode", hint="select another dataset"
+            f"{dataset.path} has no episodes to report", code="no-episode", hint="select another dataset"
         )
     with staged(path) as place:
         return place.write_bytes(page(dataset).encode("utf-8", "backslashreplace"))

@@ -148,7 +148,9 @@ def _recorded(trial: Trial, n_steps: int) -> Recorded:
         chunks = [*sampler.stream(MinTimesteps(n_steps, stop=stop))]
         seconds = time.monotonic() - began
         if not chunks:
-            raise InterruptedRunError("no episode ended", code="no-episode-ended")
+            raise InterruptedRunError(
+                "the check was stopped before any episode ended", code="no-episode-ended"
+            )
         chunk = concatenate(chunks)
         if chunk.n_episodes == stop:  # The recording has no more episodes.
             n_steps = chunk.n_steps

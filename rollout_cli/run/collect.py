@@ -198,7 +198,7 @@ def _open_writer(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Datase
         spec = sampler.wait_until_started()
     except InterruptedRunError as error:
         raise run.signals.error(
-            f"the run was ended by {run.signals.name} before a worker had started"
+            f"the run was ended by {run.signals.name} before any worker started"
         ) from error
     record = provenance.run_record(request.sources, sampler.report, surrounding)
     state.check(record, spec, run.progress, has_read_files=False)
@@ -338,7 +338,7 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
     return UserCodeError(
         f"all {count:,} episodes were skipped; episode {number}: {tally.skipped[number]}",
         code="all-episodes-skipped",
-        hint="do not skip failed episodes: the first error then ends the run and is shown in full",
+        hint='pass {on_env_error="fail"} and {on_worker_death="fail"} to see the first error in full',
     )
 
 

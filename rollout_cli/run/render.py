@@ -152,7 +152,7 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
     if SpaceSchema.of(env_spec_of(env)).describe() != dataset.info["spaces"]:
         close_env(env)
         raise EnvLoadError(
-            "the environment's spaces differ from those of the dataset",
+            f"the spaces of the environment differ from those of {dataset.path}",
             code="env-spaces",
             hint="restore the environment's code and packages that the run used",
         )

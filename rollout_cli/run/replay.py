@@ -120,7 +120,7 @@ def _replay_source(
         if SpaceSchema.of(sampler.wait_until_started()).describe() != dataset.info["spaces"]:
             record = provenance.run_record(sources, sampler.report, surrounding)
             raise EnvLoadError(
-                "the environment's spaces differ from those of the dataset",
+                f"the spaces of the environment differ from those of {dataset.path}",
                 code="env-spaces",
                 hint="; ".join(_changed(source, record, has_read_files=False))
                 or "restore the environment's code and packages that the run used",

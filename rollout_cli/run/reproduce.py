@@ -189,7 +189,9 @@ def run_again(sampler: Sampler, number: int, *, n_beside: int = 0) -> Chunk:
     chunks = list(sampler.stream(Episodes(number, number + 1 + n_beside)))
     parts = [chunk.episodes(0, 1) for chunk in chunks if chunk.numbers[0] == number]
     if not parts:
-        raise InterruptedRunError("the episode was stopped or skipped", code="no-episode-ended")
+        raise InterruptedRunError(
+            f"episode {number} was stopped or skipped while it was run again", code="no-episode-ended"
+        )
     return concatenate(parts)
 
 

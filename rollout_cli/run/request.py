@@ -327,9 +327,9 @@ def check_pins(names: Sequence[str]) -> None:
     for name in names:
         if not Path(name).is_file():
             raise ConfigError(
-                f"--pin must be a file, got {name!r}",
+                f"--pin is {name!r}, expected an existing file",
                 code="pin-missing",
-                hint="pass a path that is absolute or relative to the working folder",
+                hint="pass an absolute path, or one relative to the working folder",
             )
 
 

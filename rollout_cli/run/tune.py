@@ -95,7 +95,7 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     result = replace(result, rows=[*rows, *_settled(more, measure)])
     if not result.fastest.rate:
         raise WorkerError(
-            f"no choice could be measured; problem of the first one: {result.rows[0].problem}",
+            f"no setting could be measured; the first one failed: {result.rows[0].problem}",
             code="nothing-measured",
             hint="run `rollout check`, or measure for longer with {seconds=…}",
         )

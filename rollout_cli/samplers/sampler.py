@@ -221,7 +221,7 @@ class PlanSampler:
                     if self._failure is not None:
                         raise as_raised(self._failure)
                     if self._stops.has_started:
-                        raise InterruptedRunError("the run was ended before a worker had started")
+                        raise InterruptedRunError("the run was stopped before any worker started")
                     self._take(call)
         return self.env_spec
 

@@ -332,13 +332,13 @@ class Source:
         module, _, attribute = self.spec.partition(":")
         item: Any = import_module(module, kind, folder=self.folder)
         # A user's file with the name of an imported library is not imported; the message shows the path.
-        origin = getattr(item, "__file__", None) or "part of Python"
+        file = getattr(item, "__file__", None) or "part of Python"
         with reporting(kind, f"reading {attribute!r} of {module!r} failed", code="attribute-missing"):
             for name in attribute.split("."):
                 if not hasattr(item, name):
                     public = [key for key in getattr(item, "__dict__", {}) if not key.startswith("_")]
                     raise kind(
-                        f"{module!r} ({origin}) has no attribute {attribute!r}",
+                        f"{module!r} ({file}) has no attribute {attribute!r}",
                         code="attribute-missing",
                         hint=f"use one of: {', '.join(sorted(public)[:12])}"
                         if public

@@ -268,7 +268,7 @@ def agreed(before: Iterable[PinnedFile], now: Iterable[PinnedFile]) -> tuple[Pin
 
 def _changed(file: PinnedFile) -> ChangedFilesError:
     return ChangedFilesError(
-        f"{file.label} changed during the run, which reads it",
+        f"{file.label} changed while the run was using it",
         code="files-changed",
         hint="restore the original files and resume the run, or collect to another folder",
     )

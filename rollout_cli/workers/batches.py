@@ -58,6 +58,7 @@ def reward_batch(rewards: Any, n_rows: int) -> Array:
     if array.shape != (n_rows,) or array.dtype.kind not in "biuf":
         raise BadValueError(
             f"the rewards are {array.dtype}{array.shape}, expected a number for each of {n_rows} rows",
+            f"return a float array of shape ({n_rows},)",
             code="batch-shape",
         )
     return array
@@ -70,6 +71,7 @@ def flag_batch(name: str, flags: Any, n_rows: int) -> Array:
     if array.shape != (n_rows,) or not is_bool:
         raise BadValueError(
             f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows",
+            f"return a bool array of shape ({n_rows},)",
             code="batch-shape",
         )
     return array.astype(bool, copy=False)
@@ -87,7 +89,11 @@ def _as_array(values: Any) -> Array:
         array: Array = as_array(values)
         return array if array.flags.writeable else array.copy()  # JAX arrays are read-only.
     except Exception as error:  # Arrays of other libraries may raise anything.
-        raise BadValueError(f"expected an array, got {shown(values)}", code="batch-shape") from error
+        raise BadValueError(
+            f"the value {shown(values)} cannot be converted to an array",
+            "return a numpy array with one entry per row",
+            code="batch-shape",
+        ) from error
 
 
 # -- infos ---------------------------------------------------------------------------------------------------
@@ -147,6 +153,7 @@ def _column(
             raise BadValueError(
                 f"the {name} {'.'.join(path)!r} is {array.dtype}{array.shape}, "
                 f"expected an entry for each of {n_rows} rows",
+                f"return arrays whose first axis has length {n_rows}",
                 code="batch-shape",
             )
     kind = _kind(values)

@@ -125,7 +125,9 @@ def cast_numbers(name: str, verb: str, leaf: Leaf, numbers: Array, dtype: np.dty
         converted = numbers.astype(dtype)
     if dtype.kind in "iu" and not np.array_equal(converted, numbers):
         raise BadValueError(
-            f"{name} {verb} integers that overflow {dtype}, the dtype of {leaf.space}", code="number-range"
+            f"{name} {verb} integers that overflow {dtype}, the dtype of {leaf.space}",
+            f"return values from {np.iinfo(dtype).min} to {np.iinfo(dtype).max}",
+            code="number-range",
         )
     return converted
 
@@ -133,11 +135,15 @@ def cast_numbers(name: str, verb: str, leaf: Leaf, numbers: Array, dtype: np.dty
 def checked_text(name: str, value: Any, expected: Any) -> str:
     """Return a string; BadValueError if it is not encodable as UTF-8 (a lone surrogate)."""
     if not isinstance(value, str):
-        raise BadValueError(f"{name} is {shown(value)}, expected a string of {expected}", code="string-value")
+        raise BadValueError(
+            f"{name} is {shown(value)}, expected a string of {expected}",
+            "return a str",
+            code="string-value",
+        )
     if not (value.isascii() or has_utf8(value)):
         raise BadValueError(
             f"{name} cannot be encoded as UTF-8: {value!r:.80}",
-            "escape lone surrogates",
+            "escape lone surrogates (U+D800 to U+DFFF)",
             code="string-value",
         )
     return value if type(value) is str else str(value)

@@ -133,17 +133,22 @@ class WorkerFactory:
         for name, minimum in (("n_workers", 1), ("seed", 0), ("max_episode_length", 1)):
             value = getattr(self, name)
             if value is not None and not value >= minimum:  # Also true for nan.
-                raise ArgumentError(f"{name} is {value}, must be at least {minimum}", code="factory-argument")
+                raise ArgumentError(
+                    f"{name} is {value}, expected at least {minimum}", code="factory-argument"
+                )
         if (self.rules.tasks or self.rules.reset_options) and self.worker_args.get(
             "vectorization"
         ) == "native":
             raise ArgumentError(
-                "reset options and tasks need single environments: omit vectorization='native'",
+                "reset options and tasks cannot be used with vectorization='native'",
                 code="factory-argument",
+                hint="omit vectorization='native': reset options and tasks need single environments",
             )
         if is_tf_worker and worker_setup is not None:
             raise ArgumentError(
-                "is_tf_worker=True sets worker_setup: pass only one of them", code="factory-argument"
+                "is_tf_worker=True cannot be used with worker_setup",
+                code="factory-argument",
+                hint="omit one of them: is_tf_worker=True sets worker_setup",
             )
 
     def prepare_worker_messages(
@@ -157,8 +162,9 @@ class WorkerFactory:
         if isinstance(objs, list):
             if len(objs) != self.n_workers:
                 raise ArgumentError(
-                    f"expected a list of {self.n_workers} entries, one per worker, got {len(objs)}",
+                    f"the list has {len(objs)} entries, expected {self.n_workers}, one per worker",
                     code="list-length",
+                    hint="pass a list with one policy or environment per worker, or one for all workers",
                 )
             return [preprocess(obj) for obj in objs]
         return [preprocess(objs)] * self.n_workers
@@ -172,7 +178,7 @@ class WorkerFactory:
         """
         if not 0 <= worker_number < self.n_workers:
             raise ArgumentError(
-                f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}",
+                f"worker_number is {worker_number}, expected 0 to {self.n_workers - 1}",
                 code="factory-argument",
             )
         arguments: dict[str, Any] = {

@@ -120,12 +120,13 @@ class VecWorker(DefaultWorker):
         check_n_envs(n_envs)
         if vectorization not in ("sync", "native"):
             raise ArgumentError(
-                f"vectorization is {vectorization!r}, must be 'sync' or 'native'", code="factory-argument"
+                f"vectorization is {vectorization!r}, expected 'sync' or 'native'", code="factory-argument"
             )
         if fresh_env and vectorization == "native":
             raise ArgumentError(
-                "fresh_env=True rebuilds single environments: omit it, or vectorization='native'",
+                "fresh_env=True cannot be used with vectorization='native'",
                 code="factory-argument",
+                hint="omit one of them: fresh_env=True rebuilds single environments",
             )
         self._n_envs = n_envs
         self._is_native = vectorization == "native"
@@ -199,5 +200,5 @@ class VecWorker(DefaultWorker):
 def check_n_envs(n_envs: int) -> int:
     """Return `n_envs`; ArgumentError if it is less than 1."""
     if n_envs < 1:
-        raise ArgumentError(f"n_envs is {n_envs}, must be at least 1", code="factory-argument")
+        raise ArgumentError(f"n_envs is {n_envs}, expected at least 1", code="factory-argument")
     return n_envs

@@ -62,7 +62,7 @@ def _is_better(texts: list[str], node: ast.expr) -> bool:
     return any(re.search(r"\w{3}", re.sub("<[^<>]*>", "", text)) for text in texts)
 
 
-def _known(node: ast.expr, scope: Scope) -> list[str]:
+def _known(node: ast.expr, scope: Scope) -> list[str]:  # noqa: PLR0911 - one case per kind of expression
     """Return what a string expression can be, or an empty list if that is not known."""
     if scope.depth > _DEEP:
         return []
@@ -196,7 +196,7 @@ def _of(function: str, value: ast.expr) -> str:
     return function if described in {"", "object"} else f"{function} of {described}"
 
 
-def _described(node: ast.expr) -> str:  # noqa: PLR0911 - one line per kind of expression
+def _described(node: ast.expr) -> str:  # noqa: C901, PLR0911, PLR0912 - one case per kind of expression
     """Return a name for the value of an expression."""
     match node:
         case ast.Name(id=name):

@@ -194,7 +194,9 @@ class NativeEngine:
             )
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(
-                f"the {name} are {shown(observations)}, which lack {error!r}", code="value-structure"
+                f"the {name} are {shown(observations)}, expected all parts of the observation space ({error!r})",
+                "return all keys and entries of the space",
+                code="value-structure",
             ) from error
         pairs = zip(self._spaces.leaves, columns, strict=True)
         return [leaf_batch(name, leaf, values, n_samples or self._n_rows) for leaf, values in pairs]

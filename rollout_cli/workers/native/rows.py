@@ -201,7 +201,9 @@ class NativePolicy:
             action_columns = self._spaces.columns(actions)
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(
-                f"the actions are {shown(actions)}, which lack {error!r}", code="value-structure"
+                f"the actions are {shown(actions)}, expected all parts of the action space ({error!r})",
+                "return all keys and entries of the space",
+                code="value-structure",
             ) from error
         columns = zip(self._spaces.leaves, self._bounds, action_columns, strict=True)
         leaves = [self._checked(leaf, bounds, values, numbers) for leaf, bounds, values in columns]

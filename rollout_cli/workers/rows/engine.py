@@ -200,8 +200,8 @@ class PythonRows:
         env = updated_env(row.env, self._updates[row.index], gymnasium.Env)
         if env_spec_of(env, self._limit) != self._spec:
             raise EnvLoadError(
-                "the environment that was rebuilt for an episode has different spaces "
-                "or a different time limit",
+                f"the environment that was rebuilt for an episode has the "
+                f"{env_spec_of(env, self._limit).difference(self._spec)} as in the first one",
                 code="env-spaces",
                 hint="build the same environment each time, or omit {fresh_env=True}",
             )

@@ -81,7 +81,8 @@ def _recording_tree(space: gymnasium.Space[Any], records: list[Record], name: st
             values = [get(sample) for get in getters]
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(
-                f"{name} lacks {error!r}: {sample!r:.200}, expected a sample of {space}",
+                f"{name} is {sample!r:.200}, expected a sample of {space} ({type(error).__name__}: {error})",
+                "return all keys and entries of the space",
                 code="value-structure",
             ) from error
         recorded = [record(value) for value, record in zip(values, records, strict=True)]

@@ -98,7 +98,9 @@ class RowsTogether(PythonRows):
             return self._actions.split(actions)
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(
-                f"the actions are {shown(actions)}, which lack {error!r}", code="value-structure"
+                f"the actions are {shown(actions)}, expected all parts of the action space ({error!r})",
+                "return all keys and entries of the space",
+                code="value-structure",
             ) from error
 
     def _record_infos(self, infos: Any) -> None:
