@@ -157,7 +157,7 @@ class OutputFolder:
 
     Args:
         overwrite: True to replace a dataset in the folder.
-        keep_until: The episode number that the new dataset must reach in each partition before it replaces
+        replace_from: The episode number that the new dataset must reach in each partition before it replaces
             the old one, unless the new one is complete; ignored by object stores.
         lock: The lock on the folder, if the caller holds it; released with the folder.
 
@@ -170,12 +170,12 @@ class OutputFolder:
         path: AnyPath,
         *,
         overwrite: bool = False,
-        keep_until: Sequence[int] = (),
+        replace_from: Sequence[int] = (),
         lock: FolderLock | None = None,
     ) -> None:
         self.path = folder_of(path).resolve()
         self.files = file_store(self.path)
-        self.keep_until = keep_until
+        self.replace_from = replace_from
         self.has_old = False
         # Held while one dataset replaces another, by the thread that commits; callers may wait for it.
         self.replacing = threading.Lock()
@@ -214,7 +214,7 @@ class OutputFolder:
 
     def is_replaced_by(self, next_numbers: Sequence[int], *, is_complete: bool = False) -> bool:
         """Return True if a new dataset with this progress is to replace the old one."""
-        return self.has_old and (is_complete or all(map(int.__ge__, next_numbers, self.keep_until)))
+        return self.has_old and (is_complete or all(map(int.__ge__, next_numbers, self.replace_from)))
 
     def replace_old(self) -> None:
         """Replace the old dataset with the new one; `recover_replaced` finishes this after a failure.
@@ -258,13 +258,13 @@ class OutputFolder:
                 self.path.rmdir()
 
 
-def standing_root(root: Path) -> Path:
+def current_root(root: Path) -> Path:
     """Return the folder of `root`'s dataset: `REPLACED` if a run was killed while it replaced the dataset."""
     was_killed = (root / REPLACED).exists() and not info_path(root).exists()
     return root / REPLACED if was_killed else root
 
 
-def is_unbegun(root: Path) -> bool:
+def has_no_dataset(root: Path) -> bool:
     """Return True if `root` is empty, or a run in it was killed before it wrote info.json."""
     return all(name.endswith(".tmp") or name in DATASET_ENTRIES for name in _names(root)) and not any(
         path.is_file() and not path.name.endswith(".tmp") for path in _dataset_paths(root)
@@ -289,10 +289,10 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
                 code="folder-has-other-files",
                 hint="move the file away, or choose another {output}",
             )
-    if is_unbegun(root):
+    if has_no_dataset(root):
         return
     try:
-        read_info(standing_root(root))
+        read_info(current_root(root))
     except DatasetFormatError as error:
         raise DatasetExistsError(
             f"{root} is not a dataset, so it is not replaced: {error.message}",

@@ -364,8 +364,8 @@ def write_derivations(
     for planned in derivations:
         check_folder(planned.result.path, overwrite=overwrite)
     for planned in () if dry_run else derivations:
-        # An unreachable `keep_until` keeps the old dataset until the new one is complete.
-        folder = OutputFolder(planned.result.path, overwrite=overwrite, keep_until=[sys.maxsize])
+        # An unreachable `replace_from` keeps the old dataset until the new one is complete.
+        folder = OutputFolder(planned.result.path, overwrite=overwrite, replace_from=[sys.maxsize])
         shown = progress or Progress()
         rewrite(planned.chunks, folder, planned.settings, n_steps=planned.result.steps, progress=shown)
     return [replace(planned.result, written=not dry_run) for planned in derivations]

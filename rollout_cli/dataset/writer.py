@@ -5,7 +5,7 @@ A writer is in one of four states. After a kill at any point, `--resume` can con
 | state | fields | in the folder | after a kill |
 | --- | --- | --- | --- |
 | inferring | no `_build` | info.json; after a flush the held episodes, as a dataset with `partial` columns | \
-a resume collects them again, and they stay until it has them (`keep_until`) |
+a resume collects them again, and they stay until it has them (`replace_from`) |
 | open | `_build` is `_published` | segments; the last ones grow by renames | a resume continues after the last commit |
 | replacing | `_build`, not `_published` | the old dataset; the new one in `.next.tmp` | \
 the old dataset stays or is restored (`recover_replaced`), unless the new one has a commit |
@@ -204,7 +204,7 @@ class DatasetWriter:
     def close(self, *, status: Status, **facts: Any) -> DatasetSummary:
         """Commit all episodes and end the dataset; info.json records the `facts` of the run.
 
-        If an interrupted run did not reach `keep_until`, the old dataset stays, and the summary describes it.
+        If an interrupted run did not reach `replace_from`, the old dataset stays, and the summary describes it.
         """
         self._is_ending.set()
         self._timer.join()
@@ -283,7 +283,7 @@ class DatasetWriter:
                 self._folder.path,
                 self._info,
                 is_derived=bool(self._settings.derived),
-                keeps_old=bool(self._folder.keep_until),
+                keeps_old=bool(self._folder.replace_from),
                 has_committed=self._published is not None and bool(self._published.segments),
             )
             raise error.with_hint("; ".join(filter(None, [error.marked_hint, recoverable])))
@@ -343,7 +343,7 @@ class DatasetWriter:
         build.finish()
         if self._published is build:
             self._folder.has_old = True
-            self._folder.keep_until = build.next_numbers()
+            self._folder.replace_from = build.next_numbers()
         else:
             remove_temporary(self._folder.files, self._folder.path)
 

@@ -43,16 +43,16 @@ _UNSET_OUTPUT = Path("rollouts/<env>-<UTC time>")
 
 
 _NATIVE = partial(Rule, "vectorization", "native")
-_SINGLE = _NATIVE(
+_NO_NATIVE_RESETS = _NATIVE(
     reason="native vector environments do not take reset options per episode",
     hint='omit {vectorization="native"}: {envs_per_worker=…} then steps copies of the environment',
 )
-_WHOLE = partial(
+_NEEDS_ALL_EPISODES = partial(
     Rule,
     reason="a shard cannot know which episode of the run is the last",
     hint='shard a fixed number of episodes: {episodes=N} {shard="i/n"}',
 )
-_LOCAL = partial(Rule, "sampler", "local", hint='use {sampler="multiprocessing"}')
+_NEEDS_PROCESSES = partial(Rule, "sampler", "local", hint='use {sampler="multiprocessing"}')
 _NOT_SHARDED = Rule(
     "shard",
     reason="a shard does not know how many episodes earlier shards keep",
@@ -126,7 +126,7 @@ class CollectConfig:
         needs=(Rule("keep"),))
     shard: types.OneShard | None = _amount(
         "Collect part i of n; `rollout merge` joins the parts.", metavar="i/n", decides_data=True,
-        when_rerun=None, excludes=(_WHOLE("timesteps"), _WHOLE("max_time")))
+        when_rerun=None, excludes=(_NEEDS_ALL_EPISODES("timesteps"), _NEEDS_ALL_EPISODES("max_time")))
     max_episode_length: types.Count | None = _amount(
         "Truncate episodes after N steps. A lower time limit of the environment still applies.",
         shown="the environment's time limit", decides_data=True)
@@ -153,10 +153,10 @@ class CollectConfig:
         excludes=(_WRAPPED,))
     reset_options: types.Keywords = _code(
         "Entry of env.reset(options=…); repeatable. Values are TOML literals or strings.",
-        dict, metavar="KEY=VALUE", decides_data=True, excludes=(_SINGLE,))
+        dict, metavar="KEY=VALUE", decides_data=True, excludes=(_NO_NATIVE_RESETS,))
     tasks: types.Tasks | None = _code(
         "JSON file with a list of reset options by task. Episode i uses task i modulo the number "
-        "of tasks.", metavar="FILE", decides_data=True, excludes=(_SINGLE,))
+        "of tasks.", metavar="FILE", decides_data=True, excludes=(_NO_NATIVE_RESETS,))
     deterministic: bool = _code(
         "Use the policy's deterministic mode.", default=False, decides_data=True)
     epsilon: types.Probability | None = _code(
@@ -240,10 +240,10 @@ class CollectConfig:
     step_timeout: types.Limit | None = _fault(
         "Kill a worker if a step takes longer. The time includes a preceding reset, and covers all environments "
         "of a batched step.", shown="no limit", when_rerun=None,
-        excludes=(_LOCAL(reason="the local sampler has no worker process to kill"),))
+        excludes=(_NEEDS_PROCESSES(reason="the local sampler has no worker process to kill"),))
     episode_timeout: types.Limit | None = _fault(
         "Treat a longer episode as an environment error.", shown="no limit",
-        when_rerun=None, excludes=(_LOCAL(reason="the local sampler has no worker process to kill"),))
+        when_rerun=None, excludes=(_NEEDS_PROCESSES(reason="the local sampler has no worker process to kill"),))
     grace: types.Seconds = _fault(
         "Time for running episodes after Ctrl-C or SIGTERM. Only episodes below the last finished "
         "one use it.", 5.0)

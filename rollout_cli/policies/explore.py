@@ -77,7 +77,7 @@ class EpsilonPolicy(_Exploring):
     ) -> None:
         share = spaces.Box(0.0, 1.0, (), np.float64)
         super().__init__(inner, stream, spaces.Tuple((share, action_space)))
-        self.trusted = inner.trusted
+        self.acts_within_space = inner.acts_within_space
         self._epsilon = epsilon
         self._rows = SpaceRows(action_space)
         if self.takes_masks:

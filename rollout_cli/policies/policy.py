@@ -87,7 +87,7 @@ class AdaptedPolicy(Policy):
     # The names of the user's methods behind get_action and get_actions, for messages.
     methods: tuple[str, str] = ("get_action", "get_actions")
     # The actions are in the action space by construction and are not checked.
-    trusted: bool = False
+    acts_within_space: bool = False
     # The user's methods, or None.
     seed: Callable[[int], Any] | None = None
     seed_rows: Callable[[Array, Array], Any] | None = None

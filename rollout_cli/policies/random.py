@@ -30,7 +30,7 @@ _BLOCK_WORDS = 2_048
 class RandomPolicy(SeededPolicy):
     """Samples actions of a space without changing the space's generator. `reset` does not restart the streams."""
 
-    row_wise = trusted = True
+    row_wise = acts_within_space = True
 
     def __init__(self, action_space: Space) -> None:
         rows = SpaceRows(action_space)

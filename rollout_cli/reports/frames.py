@@ -70,7 +70,7 @@ def png(frame: Array) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def check_film(path: Path) -> None:
+def check_video(path: Path) -> None:
     """Raise UsageError if the suffix is not one of a video, or a package that writes it is missing."""
     if path.suffix not in SUFFIXES:
         raise UsageError(
@@ -89,7 +89,7 @@ def check_film(path: Path) -> None:
 
 
 @contextmanager
-def filming(place: Path, fps: float) -> Iterator[Callable[[Array], object]]:
+def video_writer(place: Path, fps: float) -> Iterator[Callable[[Array], object]]:
     """Yield a function that adds a frame, uint8 (height, width, 3), to a new video in `place`."""
     if not place.suffix:
         place.mkdir()

@@ -208,7 +208,9 @@ def _open_writer(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Datase
     if config.require_reproducible:
         reproduce.require(beforehand)
     verdict = beforehand or reproduce.Verdict("unknown", "the run had not ended when this was written")
-    folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=state.keep_until, lock=lock)
+    folder = OutputFolder(
+        config.output, overwrite=config.overwrite, replace_from=state.replace_from, lock=lock
+    )
     source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(verdict)}
     source |= provenance.skipped_facts(state.skipped)  # So that a kill keeps the record of earlier runs.
     settings = DatasetSettings(
@@ -306,7 +308,7 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
     """Return the error of a run that ended as requested, but has no episodes for a dataset; else None."""
     config = run.request.config
     tally = run.tally
-    stored = run.request.state.keep_until
+    stored = run.request.state.replace_from
     is_cut = tally.stopped_by == "max_time"
     if is_cut and (count := sampler.dropped_episodes):
         run.progress.notice(

@@ -23,7 +23,7 @@ from rollout_cli.episodes.spaces import Array, SpaceRows
 from rollout_cli.errors import EnvError, EnvLoadError
 from rollout_cli.keywords import Keywords
 from rollout_cli.options.config import CollectConfig
-from rollout_cli.reports.frames import as_frame, check_film, filming, image_column
+from rollout_cli.reports.frames import as_frame, check_video, image_column, video_writer
 from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.request import env_of
@@ -89,7 +89,7 @@ def render(
         RolloutError: If `path` exists or has an unknown suffix, a package is missing, or the environment
             cannot be loaded, raises, or renders no image.
     """
-    check_film(path)
+    check_video(path)
     episode = dataset[place]
     column = None if again else image_column(dataset)
     sizes = list[tuple[int, int]]()
@@ -97,7 +97,7 @@ def render(
     env = None if column is not None else _rendering_env(dataset, episode, env_kwargs or {}, trust=trust)
     rate = fps or float((env.metadata.get("render_fps") if env is not None else None) or _FPS)
     try:
-        with staged(path) as film, filming(film, rate) as write:
+        with staged(path) as video, video_writer(video, rate) as write:
 
             def add(frame: Array) -> None:
                 sizes.append((frame.shape[1], frame.shape[0]))

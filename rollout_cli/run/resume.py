@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from rollout_cli.dataset.folder import is_unbegun, recover_replaced, remove_dataset, standing_root
+from rollout_cli.dataset.folder import current_root, has_no_dataset, recover_replaced, remove_dataset
 from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.record import ChangeRecord, DatasetInfo, RunFacts
 from rollout_cli.dataset.run_changes import (
@@ -51,9 +51,9 @@ def recorded_options(command: CommandName, options: Record) -> Values:
             code="resume-without-dataset",
             hint="pass the folder of the dataset to resume: {output=DIR}",
         )
-    if not ENDS.isdisjoint(options) and is_unbegun(options["output"]):
+    if not ENDS.isdisjoint(options) and has_no_dataset(options["output"]):
         return {}
-    values = recorded_values(collected_source(read_info(standing_root(options["output"]))))
+    values = recorded_values(collected_source(read_info(current_root(options["output"]))))
     made_by = values.pop("command")
     if made_by != command:
         raise UsageError(
@@ -81,7 +81,7 @@ class ResumeState:
         info: The dataset's info.json; None for a new dataset.
         committed: The committed segments; None for a new dataset.
         accepted: The changes since the dataset was started that the user accepts.
-        keep_until: The next number of each partition that the new dataset must reach before it replaces the
+        replace_from: The next number of each partition that the new dataset must reach before it replaces the
             old one.
         before: The info.json of a dataset that is collected again from scratch, else None.
         replaced_files: The files with which the episodes of that dataset were made; empty if the user accepts
@@ -93,7 +93,7 @@ class ResumeState:
     info: DatasetInfo | None
     committed: Committed | None = None
     accepted: list[Change] = field(default_factory=list)
-    keep_until: tuple[int, ...] = ()
+    replace_from: tuple[int, ...] = ()
     before: DatasetInfo | None = None
     replaced_files: Sequence[FileRecord] = ()
 
@@ -215,7 +215,7 @@ def resume_state(config: CollectConfig, plan: Plan, sources: RunFacts, progress:
         return ResumeState(config, plan, None)
     store = file_store(root)
     recover_replaced(store, root)
-    if is_unbegun(root):
+    if has_no_dataset(root):
         progress.notice(f"nothing to resume in {root}: starting a new dataset")
         remove_dataset(store, root)
         return ResumeState(config, plan, None)
@@ -245,10 +245,10 @@ def resume_state(config: CollectConfig, plan: Plan, sources: RunFacts, progress:
         f"{root} has too few steps to continue: collecting it again with the same seed, and keeping its "
         f"{committed.episodes:,} episodes until then"
     )
-    keep_until = tuple(partition.next_number for partition in committed.partitions)
+    replace_from = tuple(partition.next_number for partition in committed.partitions)
     files = [] if config.accept_changes else source.get("files", [])
     config = replace(config, overwrite=True, resume=False, accept_changes=False)
-    return ResumeState(config, plan, None, keep_until=keep_until, before=info, replaced_files=files)
+    return ResumeState(config, plan, None, replace_from=replace_from, before=info, replaced_files=files)
 
 
 def _covered(committed: Committed) -> list[CommittedPartition]:

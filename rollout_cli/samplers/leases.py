@@ -103,7 +103,7 @@ class Leases:
                 lease = [range(number, number + 1)]
         elif count := self._n_wanted(worker, buffer_is_full=buffer_is_full):
             n_needed = self._plan.still_needed(self._n_in_flight)
-            lease = self._plan.free(worker).lease(count, NO_END if n_needed is None else n_needed)
+            lease = self._plan.free_numbers(worker).lease(count, NO_END if n_needed is None else n_needed)
         if lease:
             self._set_in_flight(worker, sorted([*self.in_flight[worker], *lease], key=attrgetter("start")))
         return tuple(lease)
@@ -117,7 +117,7 @@ class Leases:
         count = 0
         if n_leased <= (self._size.ahead - 1) * size:
             # Released numbers are below those that run: unless they run first, the buffer may never drain.
-            count = self._plan.free(worker).n_released
+            count = self._plan.free_numbers(worker).n_released
             if not buffer_is_full:
                 count = max(count, self._share(worker, n_leased))
             count = min(count, self._size.ahead * size - n_leased)
@@ -141,7 +141,7 @@ class Leases:
         """Return whether the worker's next number is the lowest missing one, for which other episodes wait."""
         if self._n_in_flight and not buffer_is_full:
             return False  # Running episodes make progress; only a full buffer requires the lowest number.
-        next_numbers = [self._plan.free(other).next_number for other in range(len(self.in_flight))]
+        next_numbers = [self._plan.free_numbers(other).next_number for other in range(len(self.in_flight))]
         leased = [runs[0].start for runs in self.in_flight if runs]
         leased += [numbers[0] for numbers in self._isolated if numbers]
         return next_numbers[worker] < NO_END and next_numbers[worker] == min([*leased, *next_numbers])
@@ -152,7 +152,7 @@ class Leases:
 
     def release(self, worker: int) -> None:
         """Release all numbers of the worker, so that they can be leased again to any worker allowed to run them."""
-        self._plan.free(worker).release(self.in_flight[worker])
+        self._plan.free_numbers(worker).release(self.in_flight[worker])
         self._set_in_flight(worker, [])
 
     def isolate(self, worker: int, numbers: Iterable[int]) -> None:

@@ -129,13 +129,13 @@ def _require(plan: Plan, argument: str, expected: str, *, is_valid: bool) -> Non
         )
 
 
-Covered = tuple[int, int, int | None]
+PartitionProgress = tuple[int, int, int | None]
 """Progress of an earlier run in a partition: one past the number of its last episode (or the partition's
 first number), its steps, and the steps of its last episode (None if unknown)."""
 
 
-def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) -> Plan | None:
-    """Return the rest of a plan after an earlier run that `covered` part of each partition; None if complete.
+def remaining(plan: Plan, progress: Sequence[PartitionProgress], *, n_episodes: int = 0) -> Plan | None:
+    """Return the rest of a plan after an earlier run with this progress in each partition; None if complete.
 
     `n_episodes` is the number of episodes the earlier run has kept; numbers alone do not show rejections.
 
@@ -144,9 +144,9 @@ def remaining(plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0) ->
     """
     if isinstance(plan, EpisodesPerWorker):
         firsts = itertools.count(plan.first, plan.episodes)
-        done = tuple(stop - first for first, (stop, _, _) in zip(firsts, covered, strict=False))
+        done = tuple(stop - first for first, (stop, _, _) in zip(firsts, progress, strict=False))
         return replace(plan, done=done) if min(done) < plan.episodes else None
-    next_number, steps, last_length = covered[0]
+    next_number, steps, last_length = progress[0]
     n_run = next_number - plan.first
     # For each quantity: the amount found, the minimum that was needed to end there, and the plan's maximum.
     amounts = {
@@ -203,7 +203,7 @@ class LengthEstimate:
 
 
 class PlanState:
-    """Progress of a plan. Each number that `free(worker)` leases is later either completed once or released.
+    """Progress of a plan. Each number that `free_numbers(worker)` leases is later either completed once or released.
 
     The plan None has no episodes and is done at once. If policies or environments differ `by_worker`, number
     i belongs to worker i % n_workers. Leases consist of complete blocks of `block` numbers (a worker's number
@@ -269,7 +269,7 @@ class PlanState:
         """Return the index of the partition that contains a number."""
         return (number - self._first_number) // self._partition_size if self._partition_size else 0
 
-    def free(self, worker: int) -> FreeNumbers:
+    def free_numbers(self, worker: int) -> FreeNumbers:
         """Return the numbers that can be leased to the worker."""
         return self._free[worker % len(self._free)]
 
@@ -286,9 +286,9 @@ class PlanState:
             self._prefixes = []
 
     @property
-    def missing_steps(self) -> int | None:
+    def remaining_steps(self) -> int | None:
         """Steps that the plan lacks after the episodes that have ended; None without a target of steps."""
-        return next((prefix.missing_steps for prefix in self._prefixes if not prefix.counts_episodes), None)
+        return next((prefix.remaining_steps for prefix in self._prefixes if not prefix.counts_episodes), None)
 
     def still_needed(self, in_flight: int) -> int | None:
         """Return an estimate of the numbers still to lease while `in_flight` are leased; None if unknown."""
@@ -313,7 +313,7 @@ class _Prefix:
     ) -> None:
         self.counts_episodes = counts_episodes
         self._estimate = estimate
-        self.missing_steps = self._missing = target  # After all known lengths; after those below `_next`.
+        self.remaining_steps = self._missing = target  # After all known lengths; after those below `_next`.
         self._next = first  # The lowest number of unknown length; `_missing` steps are needed from it on.
         self._lengths_ahead: dict[int, Array] = {}  # Known lengths above `_next`, by their first number.
 
@@ -323,7 +323,7 @@ class _Prefix:
             lengths = (lengths > 0).astype(np.int64)
         self._lengths_ahead[numbers.start] = lengths
         self._estimate.add(lengths)
-        self.missing_steps -= int(lengths.sum())
+        self.remaining_steps -= int(lengths.sum())
         while (run := self._lengths_ahead.pop(self._next, None)) is not None:
             sums = np.cumsum(run)
             if sums[-1] >= self._missing:
@@ -335,7 +335,7 @@ class _Prefix:
 
     def n_missing(self) -> int | None:
         """Return an estimate, with a margin, of the episodes that reach the target; None if unknown."""
-        return self._estimate.episodes_for(self.missing_steps)
+        return self._estimate.episodes_for(self.remaining_steps)
 
 
 class FreeNumbers:

@@ -346,7 +346,7 @@ class SamplerMachine:
 
         This improves estimates during short calls, and the end of the plan is noticed early.
         """
-        missing = self._plan.missing_steps
+        missing = self._plan.remaining_steps
         if missing is not None:
             self._due_rows[worker] = min(FLUSH_ROWS, max(1, missing // (2 * self.n_workers)))
         return self._due_rows[worker]

@@ -17,8 +17,8 @@ from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
 from rollout_cli.workers.native.engine import NativeEngine
 from rollout_cli.workers.native.rows import NativeRows
-from rollout_cli.workers.rows.in_turn import RowsInTurn, TrialRows
-from rollout_cli.workers.rows.together import RowsTogether
+from rollout_cli.workers.rows.lockstep import LockstepRows
+from rollout_cli.workers.rows.sequential import SequentialRows, TrialRows
 from rollout_cli.workers.worker import Engine, Setting, Worker
 
 
@@ -71,9 +71,9 @@ class DefaultWorker(Worker):
         self._use_spec(copy.deepcopy(spec) if self._fresh_env else spec)
 
     def _new_engine(self, setting: Setting) -> Engine:
-        kind: type[RowsInTurn | RowsTogether] = RowsTogether
+        kind: type[SequentialRows | LockstepRows] = LockstepRows
         if self._n_envs == 1 or setting.policy.row_by_row:
-            kind = RowsInTurn if type(self).predecessors is Worker.predecessors else TrialRows
+            kind = SequentialRows if type(self).predecessors is Worker.predecessors else TrialRows
         return kind(setting, self._envs, self._env_updates if self._fresh_env else None)
 
 

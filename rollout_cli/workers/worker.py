@@ -66,7 +66,7 @@ class Engine(Protocol):
     The caller of `begin`, `step` or `run` passes every exception that they raise to `fail`.
     """
 
-    in_turn: bool  # True if one episode runs at a time.
+    one_at_a_time: bool  # True if one episode runs at a time.
     row_bytes: int  # Bytes of a step, without its infos and strings.
     scope: Literal["any", "n_envs"]  # `n_envs` if an episode depends on the number of rows.
 
@@ -96,7 +96,7 @@ class Engine(Protocol):
         """Start waiting numbers, each in its row: in all free rows, or one if one episode runs at a time."""
 
     def step(self) -> bool:
-        """Step all rows (or the one row that runs, with `in_turn`); return True if an episode ended."""
+        """Step all rows (or the one row that runs, with `one_at_a_time`); return True if an episode ended."""
 
     def run(self, deadline: float, enough: float) -> None:
         """Run until the workers' clock passes `deadline`, `enough` rows are finished, or no number is left.
@@ -269,7 +269,7 @@ class Worker(InContext, abc.ABC):
                 hint="call collect_episode first",
             )
         # Actions that are valid by construction need no check.
-        rule = "warn" if policy.trusted else self.rules.invalid_action
+        rule = "warn" if policy.acts_within_space else self.rules.invalid_action
         n_queues = self._n_queues(policy)
         form = (type(policy), policy.methods, policy.row_by_row, policy.row_wise, n_queues, rule)
         if self._engine is not None and form == self._engine_form:
@@ -288,7 +288,7 @@ class Worker(InContext, abc.ABC):
         If one episode runs at a time, start the lowest number only, and discard a running episode.
         """
         engine = self._ready()
-        if engine.in_turn:
+        if engine.one_at_a_time:
             engine.forget(NO_NUMBER)
         if not self.has_work:
             self.assign([range(self._next_number, self._next_number + self._n_envs)])

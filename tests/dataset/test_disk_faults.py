@@ -17,7 +17,7 @@ import pytest
 from rollout_cli.dataset import segments
 from rollout_cli.dataset.card import render_card
 from rollout_cli.dataset.committed import Committed, read_committed
-from rollout_cli.dataset.folder import is_unbegun, recover_replaced
+from rollout_cli.dataset.folder import has_no_dataset, recover_replaced
 from rollout_cli.dataset.layout import REPLACED, info_path, read_info, stats_path
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.schema import info_columns_of
@@ -375,7 +375,7 @@ def write_few(
 def recovered(path: Path) -> Committed | None:
     """Return what the next run finds, once it has ended a replacement that was cut off."""
     recover_replaced(FileStore(), path)
-    if is_unbegun(path):
+    if has_no_dataset(path):
         return None
     assert (
         () == tuple(map(str, verify_dataset(path).faults)) or "inferring" == read_info(path)["info_columns"]
@@ -387,7 +387,7 @@ def resume_few(path: Path, layout: str, files: FileStore | None = None) -> None:
     """Go on as `--resume` does with a dataset whose columns are not decided."""
     committed = recovered(path)
     keep = [partition.next_number for partition in committed.partitions] if committed else ()
-    write_few(path, layout, files, overwrite=True, keep_until=keep)
+    write_few(path, layout, files, overwrite=True, replace_from=keep)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -504,7 +504,7 @@ def test_an_interrupted_run_that_got_less_far_leaves_what_there_was(tmp_path: Pa
     path = tmp_path / "d"
     write_few(path, "one partition", count=3)
     set_json(info_path(path), status=status)
-    with open_writer(path, first_numbers=[0], overwrite=True, keep_until=[3]) as writer:
+    with open_writer(path, first_numbers=[0], overwrite=True, replace_from=[3]) as writer:
         writer.write(FEW[0])
         writer.flush()
         summary = writer.close(status="interrupted")
@@ -525,7 +525,7 @@ def test_what_a_killed_run_left_has_its_statistics_when_the_next_one_got_less_fa
     write_few(path, "one partition", count=3)
     stats_path(path).unlink()
     set_json(info_path(path), status="collecting", episodes=0, steps=0, bytes=0, segments=0)
-    with open_writer(path, first_numbers=[0], overwrite=True, keep_until=[3]) as writer:
+    with open_writer(path, first_numbers=[0], overwrite=True, replace_from=[3]) as writer:
         writer.write(FEW[0])
         writer.close(status="interrupted")
     assert ("interrupted", 3, []) == (

@@ -19,7 +19,7 @@ import pytest
 
 from rollout_cli.dataset import folder as folder_module
 from rollout_cli.dataset.committed import read_committed
-from rollout_cli.dataset.folder import FolderLock, check_folder, check_free_space, is_unbegun, staged
+from rollout_cli.dataset.folder import FolderLock, check_folder, check_free_space, has_no_dataset, staged
 from rollout_cli.dataset.layout import LOCK_NAME, info_path, read_info
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
@@ -36,8 +36,8 @@ EPISODES = [episode(number, 300) for number in range(6)]
 
 def test_an_empty_folder_is_used_as_a_missing_one_is(tmp_path: Path) -> None:
     (tmp_path / LOCK_NAME).touch()
-    assert is_unbegun(tmp_path)
-    assert is_unbegun(tmp_path / "missing")
+    assert has_no_dataset(tmp_path)
+    assert has_no_dataset(tmp_path / "missing")
     assert 6 == write_dataset(tmp_path, EPISODES).episodes
 
 
@@ -119,7 +119,7 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path, *, overwrite: bool) -> Non
     with raises(DatasetExistsError, "folder-is-a-file"):
         write_dataset(tmp_path / "out", EPISODES, overwrite=overwrite)
     with pytest.raises(DatasetExistsError):
-        is_unbegun(tmp_path / "out")
+        has_no_dataset(tmp_path / "out")
     with raises(DatasetExistsError, "folder-is-a-file"):
         write_dataset(tmp_path / "out" / "deeper", EPISODES, overwrite=overwrite)
 
@@ -137,7 +137,7 @@ def test_a_run_that_was_killed_before_its_info_has_not_begun(
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert expected == is_unbegun(tmp_path)
+    assert expected == has_no_dataset(tmp_path)
 
 
 @pytest.mark.parametrize("name", [".data-00000-00000.parquet.tmp", "meta/.info.json.tmp"])
@@ -217,7 +217,7 @@ def test_a_name_that_is_too_long_is_a_storage_error(tmp_path: Path, name: str) -
     for action in (
         lambda: write_dataset(tmp_path / name, EPISODES),
         lambda: check_folder(tmp_path / name, overwrite=False),
-        lambda: is_unbegun(tmp_path / name),
+        lambda: has_no_dataset(tmp_path / name),
         lambda: check_free_space(tmp_path / name),
         lambda: read_info(tmp_path / name),
     ):

@@ -90,7 +90,7 @@ def open_writer(
     spec: EnvSpec = BOX_SPEC,
     root_seed: int = 0,
     overwrite: bool = False,
-    keep_until: Sequence[int] = (),
+    replace_from: Sequence[int] = (),
     files: FileStore | None = None,
     committed: Committed | None = None,
     flush_seconds: float = 30.0,
@@ -98,7 +98,7 @@ def open_writer(
     **settings: Any,
 ) -> DatasetWriter:
     """Open a writer of one run, whose record has the `header`; `settings` are those of `DatasetSettings`."""
-    folder = OutputFolder(path, overwrite=overwrite, keep_until=keep_until)
+    folder = OutputFolder(path, overwrite=overwrite, replace_from=replace_from)
     folder.files = files or folder.files
     sources = [{"root_seed": root_seed, **(header or {})}]
     return DatasetWriter(

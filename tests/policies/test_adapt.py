@@ -56,7 +56,7 @@ class Batched:
 class Whole(Lone):
     """Offers the whole protocol, and attributes that are its own business."""
 
-    hands_off = row_wise = row_by_row = trusted = resets = True
+    hands_off = row_wise = row_by_row = acts_within_space = resets = True
     seed = 7
 
     def __init__(self, env_spec: EnvSpec | None = None) -> None:
@@ -165,7 +165,12 @@ def test_a_whole_policy_is_called_as_it_is() -> None:
     """Masks and parameters reach it; attributes of its own change nothing."""
     whole = Whole()
     policy = adapt_policy(whole, ENV_SPEC)
-    assert (False, False, False, None) == (policy.row_wise, policy.row_by_row, policy.trusted, policy.seed)
+    assert (False, False, False, None) == (
+        policy.row_wise,
+        policy.row_by_row,
+        policy.acts_within_space,
+        policy.seed,
+    )
     mask = np.array([True, False])
     policy.reset()
     policy.reset(mask)

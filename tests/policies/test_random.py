@@ -148,7 +148,7 @@ def test_the_rest_is_what_the_space_samples(space: Any) -> None:
 def test_a_policy_of_its_own_kind_for_each_row() -> None:
     """Its flags say that its actions need no check and its rows no copies; it crosses a process border."""
     policy = RandomPolicy(spaces.Discrete(1000))
-    assert (True, True, False) == (policy.trusted, policy.row_wise, policy.row_by_row)
+    assert (True, True, False) == (policy.acts_within_space, policy.row_wise, policy.row_by_row)
     policy.seed(3)
     copy = pickle.loads(pickle.dumps(policy))
     assert [policy.get_action(None) for _ in range(70)] == [copy.get_action(None) for _ in range(70)]

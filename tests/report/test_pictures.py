@@ -26,7 +26,7 @@ from rollout_cli.reports import svg
 from rollout_cli.reports.card import write_card
 from rollout_cli.reports.charts import PLOTS, Bars, Ranges, chart_of, histogram
 from rollout_cli.reports.figure import drawn, write_figure
-from rollout_cli.reports.frames import as_frame, filming, png
+from rollout_cli.reports.frames import as_frame, png, video_writer
 from rollout_cli.reports.text import lines
 from rollout_cli.run.render import AGAIN, STORED, render
 from tests.helpers.chunks import episode
@@ -157,7 +157,7 @@ def pngs(folder: Path) -> list[Any]:
 
 
 def test_stored_images(pictures: Dataset, tmp_path: Path) -> None:
-    """The film shows them all, with the one after the last step."""
+    """The video shows them all, with the one after the last step."""
     rendered = render(pictures, 2, tmp_path / "film", trust=True)
     episode = pictures[2]
     assert (len(episode) + 1, (23, 20), STORED) == (rendered.frames, rendered.size, rendered.origin)
@@ -175,9 +175,9 @@ def test_actions_that_are_run_again(pictures: Dataset, vectors: Dataset, tmp_pat
 
 def test_a_gif(pictures: Dataset, tmp_path: Path) -> None:
     rendered = render(pictures, 0, tmp_path / "a.gif", fps=10, trust=True)
-    film: Any = Image.open(tmp_path / "a.gif")
-    with film:
-        assert (rendered.frames, rendered.size, 100) == (film.n_frames, film.size, film.info["duration"])
+    video: Any = Image.open(tmp_path / "a.gif")
+    with video:
+        assert (rendered.frames, rendered.size, 100) == (video.n_frames, video.size, video.info["duration"])
     with pytest.raises(DatasetExistsError):
         render(pictures, 0, tmp_path / "a.gif", trust=True)
     with raises(UsageError, "output-suffix"):
@@ -189,20 +189,20 @@ def test_a_gif_has_all_frames(tmp_path: Path) -> None:
     """Equal ones too, each with its duration, and their very pixels."""
     frames = [np.full((4, 6, 3), value, np.uint8) for value in (0, 0, 9, 9, 9, 0)]
     frames[3][1:3, 2, 1] = 77
-    with filming(tmp_path / "a.gif", 20.0) as add:
+    with video_writer(tmp_path / "a.gif", 20.0) as add:
         for frame in frames:
             add(frame)
-    film: Any = Image.open(tmp_path / "a.gif")
-    with film:
-        assert (len(frames), 0) == (film.n_frames, film.info["loop"])
+    video: Any = Image.open(tmp_path / "a.gif")
+    with video:
+        assert (len(frames), 0) == (video.n_frames, video.info["loop"])
         for at, frame in enumerate(frames):
-            film.seek(at)
-            assert 50 == film.info["duration"]
-            assert frame.tolist() == np.asarray(film.convert("RGB")).tolist()
+            video.seek(at)
+            assert 50 == video.info["duration"]
+            assert frame.tolist() == np.asarray(video.convert("RGB")).tolist()
 
 
 def test_an_episode_that_differs(tmp_path: Path) -> None:
-    """The film is of other observations, and that is said."""
+    """The video is of other observations, and that is said."""
     moody = made(tmp_path / "moody", blind=True, moody=True)
     differences = [
         render(moody, place, tmp_path / f"film{place}", trust=True).difference for place in range(6)

@@ -40,7 +40,7 @@ from rollout_cli.seeding import generators
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.kinds import VecWorker
-from rollout_cli.workers.rows.together import RowsTogether
+from rollout_cli.workers.rows.lockstep import LockstepRows
 from tests.helpers.envs import SelfSeedingEnv
 from tests.helpers.errors import raises
 from tests.helpers.fake_worker import FakeWorker, Script
@@ -274,13 +274,13 @@ def test_one_environment_is_built_where_anybody_may_run_any_number() -> None:
 def test_no_row_rests_while_a_needed_number_waits(n_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls take no more steps of the rows than their episodes need: the lowest number in the row that is free."""
     steps: list[int] = []
-    step = RowsTogether._step
+    step = LockstepRows._step
 
-    def counted(rows: RowsTogether) -> None:
+    def counted(rows: LockstepRows) -> None:
         steps[-1] += 1
         step(rows)
 
-    monkeypatch.setattr(RowsTogether, "_step", counted)
+    monkeypatch.setattr(LockstepRows, "_step", counted)
     needed = []
     with LocalSampler(
         "random", "CartPole-v1", seed=SEED, worker_class=VecWorker, worker_args={"n_envs": 16}

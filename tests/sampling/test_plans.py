@@ -15,12 +15,12 @@ from rollout_cli.errors import ArgumentError, UsageError
 from rollout_cli.samplers.leases import Leases, LeaseSize, Pace
 from rollout_cli.samplers.plan import (
     NO_END,
-    Covered,
     Episodes,
     EpisodesPerWorker,
     FreeNumbers,
     LengthEstimate,
     MinTimesteps,
+    PartitionProgress,
     Plan,
     PlanState,
     contiguous_ranges,
@@ -66,11 +66,11 @@ class TestFreeNumbers:
     def test_a_number_stays_with_its_owner(self) -> None:
         """Where policies differ by worker, number i belongs to worker i % n, released or not."""
         state = PlanState(Episodes(4, NO_END), n_workers=3, by_worker=True)
-        assert [range(4, 10, 3)] == state.free(1).lease(2)
-        assert [range(6, 12, 3)] == state.free(0).lease(2)
-        state.free(1).release([range(7, 8)])
-        assert [range(5, 8, 3)] == state.free(2).lease(1)
-        assert [range(7, 8)] == state.free(1).lease(1)
+        assert [range(4, 10, 3)] == state.free_numbers(1).lease(2)
+        assert [range(6, 12, 3)] == state.free_numbers(0).lease(2)
+        state.free_numbers(1).release([range(7, 8)])
+        assert [range(5, 8, 3)] == state.free_numbers(2).lease(1)
+        assert [range(7, 8)] == state.free_numbers(1).lease(1)
 
     def test_leases_are_whole_blocks(self) -> None:
         """A lease ends at a multiple of the block, so that rows are filled alike."""
@@ -118,7 +118,7 @@ class TestPlanState:
     def test_a_range_is_done_when_all_its_numbers_are(self) -> None:
         """It ends with its last number, and one partition holds all."""
         state = PlanState(Episodes(5, 8), n_workers=2)
-        assert [range(5, 8)] == state.free(1).lease(10)
+        assert [range(5, 8)] == state.free_numbers(1).lease(10)
         state.complete(range(6, 8), lengths_of(3, 3))
         assert (False, [8]) == (state.done, state.stops)
         state.complete(range(5, 6), lengths_of(3))
@@ -136,7 +136,7 @@ class TestPlanState:
     def test_episodes_bound_a_number_of_steps(self) -> None:
         """No more numbers are leased than there may be, however many steps are missing."""
         state = PlanState(MinTimesteps(1_000, first=2, stop=6), n_workers=2)
-        assert [range(2, 6)] == state.free(0).lease(10)
+        assert [range(2, 6)] == state.free_numbers(0).lease(10)
         state.complete(range(4, 6), lengths_of(1, 1))
         assert (2, 1) == (state.still_needed(0), state.still_needed(1))
         state.complete(range(2, 4), lengths_of(1, 1))
@@ -146,11 +146,13 @@ class TestPlanState:
         """Worker w runs its own range, from where an earlier run has left it."""
         state = PlanState(EpisodesPerWorker(4, first=10, done=(0, 3, 4)), n_workers=3, by_worker=True)
         assert (3, [10, 17, 22]) == (len(state.stops), state.firsts)
-        assert [[range(10, 14)], [range(17, 18)], []] == [state.free(worker).lease(9) for worker in range(3)]
+        assert [[range(10, 14)], [range(17, 18)], []] == [
+            state.free_numbers(worker).lease(9) for worker in range(3)
+        ]
         assert [0, 1, 2] == [state.partition(number) for number in (13, 14, 21)]
         assert [14, 18, 22] == state.stops
-        state.free(0).release([range(12, 14)])
-        assert (2, 0) == (state.free(0).n_released, state.free(1).n_released)
+        state.free_numbers(0).release([range(12, 14)])
+        assert (2, 0) == (state.free_numbers(0).n_released, state.free_numbers(1).n_released)
         state.complete(range(10, 14), lengths_of(1, 1, 1, 1))
         state.complete(range(17, 18), lengths_of(1))
         assert state.done
@@ -175,7 +177,7 @@ class TestPlanState:
         (EpisodesPerWorker(3), [(3, 9, None), (6, 9, None)], None),
     ],
 )
-def test_what_is_left_of_a_plan(plan: Plan, covered: list[Covered], left: Plan | None) -> None:
+def test_what_is_left_of_a_plan(plan: Plan, covered: list[PartitionProgress], left: Plan | None) -> None:
     """A resumed run has the rest of its plan, and none where all is covered."""
     assert left == remaining(plan, covered)
 
@@ -189,7 +191,7 @@ def test_what_is_left_of_a_plan(plan: Plan, covered: list[Covered], left: Plan |
         (Episodes(0, 5), (6, 60, None)),
     ],
 )
-def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: Covered) -> None:
+def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: PartitionProgress) -> None:
     """More than the plan asks for is a mistake of the user's, and the hint says so."""
     with raises(UsageError, "too-many-episodes") as caught:
         remaining(plan, [covered])

@@ -20,7 +20,7 @@ from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedP
 class ConstantPolicy(AdaptedPolicy):
     """Returns `action`, a sample of the action space, for every observation."""
 
-    row_wise = trusted = True
+    row_wise = acts_within_space = True
 
     def __init__(self, action_space: Space, action: Any) -> None:
         super().__init__()

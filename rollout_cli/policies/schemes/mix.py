@@ -38,7 +38,7 @@ class MixPolicy(AdaptedPolicy):
         self._components = components
         self._edges = list(accumulate(weights))[:-1]
         self._index = 0
-        self.trusted = all(component.trusted for component in components)
+        self.acts_within_space = all(component.acts_within_space for component in components)
         self.takes_masks = any(component.takes_masks for component in components)
 
     def seed(self, seed: int) -> None:

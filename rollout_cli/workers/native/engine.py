@@ -43,7 +43,7 @@ class NativeEngine:
         rows: The vector environment.
     """
 
-    in_turn = False
+    one_at_a_time = False
     scope: Literal["any", "n_envs"] = "n_envs"
     not_reproducible: str | None = None
     casts: ClassVar[list[str]] = []  # gymnasium's vector environments cast silently.

@@ -138,7 +138,7 @@ class PythonRows:
         updates: The updates that rebuild each row's environment for every episode; None to keep environments.
     """
 
-    in_turn = False
+    one_at_a_time = False
     not_reproducible = None
     scope: Literal["any", "n_envs"] = "any"
 
@@ -152,7 +152,7 @@ class PythonRows:
         self._crash_box = setting.worker.crash_box
         self._envs = envs
         self._updates = updates
-        self._acting = f"policy.{self._policy.methods[0 if self.in_turn else 1]}"
+        self._acting = f"policy.{self._policy.methods[0 if self.one_at_a_time else 1]}"
         self.finished_rows = 0
         self._ended: list[EndedEpisode] = []
         self._limits = [counted_limit(env, self._limit) for env in envs]
@@ -167,7 +167,7 @@ class PythonRows:
         self.row_bytes = self._rows[0].recorder.row_bytes
         # If rows run sequentially, the first row's seeder also seeds the policy, which may share the spaces
         # of that row's environment.
-        self._seeder = setting.seeders[0 if self.in_turn else len(envs)]
+        self._seeder = setting.seeders[0 if self.one_at_a_time else len(envs)]
         self._row: Row | None = None  # The row whose user code runs, or None during a call for all rows;
         self._where = self._acting  # then this is the call.
         self._watch(self._rows)
@@ -178,7 +178,7 @@ class PythonRows:
             row.is_watched = row.is_used
             if row.seeder is not self._seeder:
                 row.seeder.watch(env=row.env)
-        self._seeder.watch(policy=self._policy, env=self._rows[0].env if self.in_turn else None)
+        self._seeder.watch(policy=self._policy, env=self._rows[0].env if self.one_at_a_time else None)
 
     def use_policy(self, policy: AdaptedPolicy) -> None:
         self._policy = policy

@@ -1,4 +1,4 @@
-"""RowsTogether, which steps n rows in lockstep, with one call of a batched policy per step."""
+"""LockstepRows, which steps n rows in lockstep, with one call of a batched policy per step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
 
-class RowsTogether(PythonRows):
+class LockstepRows(PythonRows):
     """Steps all rows in lockstep; a row starts its next number when its episode ends, or idles if none waits.
 
     The environment of an idle row is not stepped, and the policy's action for it is ignored.

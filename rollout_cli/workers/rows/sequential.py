@@ -1,4 +1,4 @@
-"""RowsInTurn, which runs one episode at a time, for policies that act on one observation.
+"""SequentialRows, which runs one episode at a time, for policies that act on one observation.
 
 TrialRows does the same for episodes that depend on earlier ones, such as the episodes of a trial in RL2 and
 PEARL.
@@ -18,10 +18,10 @@ from rollout_cli.workers.rows.engine import PythonRows, Row, clock
 from rollout_cli.workers.values import NO_NUMBER
 
 
-class RowsInTurn(PythonRows):
+class SequentialRows(PythonRows):
     """Runs one episode at a time, the lowest number first, each in its own row."""
 
-    in_turn = True
+    one_at_a_time = True
 
     def begin(self) -> None:
         self._begin_next()
@@ -89,7 +89,7 @@ class RowsInTurn(PythonRows):
             self._watch([row])
 
 
-class TrialRows(RowsInTurn):
+class TrialRows(SequentialRows):
     """Runs the predecessors of an episode before it, unrecorded, unless it has just run them."""
 
     _last_run = NO_NUMBER  # The episode that ended last, or NO_NUMBER if another episode started since.
