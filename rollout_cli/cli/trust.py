@@ -198,7 +198,8 @@ def _difference_error(
     from rollout_cli.run.compare import advice  # noqa: PLC0415 - as above
 
     first, difference = different[0]
-    subject = f"episode {first.facts['episode_id']} of {folder}"
+    episode_id = first.facts["episode_id"]
+    subject = f"episode {episode_id} of {folder}"
     if document["replayed"] > 1:
         subject = f"{len(different):,} of {document['replayed']:,} episodes differ; the first, {subject},"
     lines = [f"episode {_title(rerun)}: {changed}" for rerun, changed in different]

@@ -85,11 +85,11 @@ def call_builder(factory: Callable[..., Any], kwargs: Keywords, name: str, creat
     except RolloutError:
         raise
     except gymnasium.error.DependencyNotInstalled as error:
-        lines = _PIP_LINE.findall(str(error))
+        commands = " && ".join(_PIP_LINE.findall(str(error)))
         raise EnvLoadError(
             f"{name!r} needs a missing package: {error}",
             code="env-package-missing",
-            hint=f"run {' && '.join(lines)}" if lines else "install the missing package",
+            hint=f"run {commands}" if commands else "install the missing package",
         ) from error
     except BaseException as error:
         if is_interrupt(error):

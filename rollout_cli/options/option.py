@@ -92,10 +92,10 @@ class Option:
             value = repr(without_secrets(first["input"]))
             if len(value) > _LONGEST_SHOWN:
                 value = f"{value[:_LONGEST_SHOWN]}…"
-            _, should, rest = re.sub(", unable to parse.*", "", first["msg"]).partition(" should ")
-            problem = f"{label} must {rest}" if should else f"{label}: {first['msg']}"
+            _, has_rule, rule = re.sub(", unable to parse.*", "", first["msg"]).partition(" should ")
+            expected = f"must {rule}" if has_rule else f"is not valid ({first['msg']})"
             raise ConfigError(
-                f"{problem}, got {value}",
+                f"{label} {expected}, got {value}",
                 code="option-value",
                 hint=f"use {' or '.join(self.choices) or types.ALLOWED[self.metavar]}",
             ) from error

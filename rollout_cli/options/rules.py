@@ -27,8 +27,9 @@ class Rule:
     def check_excluded(self, name: str, config: object) -> None:
         """Raise `ConfigError` if the other option is set in addition to option `name`."""
         if self.applies(config):
+            flag, other_flag = _flag(name), self._other_flag()
             raise ConfigError(
-                f"{_flag(name)} cannot be used with {self._other_flag()}: {self.reason}",
+                f"{flag} cannot be used with {other_flag}: {self.reason}",
                 code="options-exclude-each-other",
                 hint=self.hint or f"omit {{{name}}} or {{{self.other}}}",
             )
@@ -36,10 +37,11 @@ class Rule:
     def check_needed(self, name: str, config: object) -> None:
         """Raise `ConfigError` if the other option, which option `name` needs, is not set."""
         if not self.applies(config):
+            flag, other_flag = _flag(name), self._other_flag()
             raise ConfigError(
-                f"{_flag(name)} needs {self._other_flag()}",
+                f"{flag} needs {other_flag}",
                 code="option-needs-another",
-                hint=self.hint or f"add {self._other_flag()}, or omit {{{name}}}",
+                hint=self.hint or f"add {other_flag}, or omit {{{name}}}",
             )
 
     def _other_flag(self) -> str:

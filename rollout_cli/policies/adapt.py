@@ -172,9 +172,9 @@ class _CallablePolicy(_OwnPolicy):
     ) -> None:
         super().__init__(wrapped)
         if not _takes_positional(wrapped, 1):
-            signature = inspect.signature(wrapped)
+            name, signature = name_of(wrapped), inspect.signature(wrapped)
             raise PolicyLoadError(
-                f"the policy {name_of(wrapped)}{signature} does not accept an observation as its only argument",
+                f"the policy {name}{signature} does not accept an observation as its only argument",
                 code="policy-signature",
                 hint="pass a function that can be called as function(observation)",
             )

@@ -182,9 +182,9 @@ def _shard(dataset: Dataset) -> _Shard:
     source = collected_source(dataset.info)
     config = CollectConfig(**recorded_values(source), output=path)
     resume = f"`rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
-    if dataset.info["status"] != "complete":
+    if (status := dataset.info["status"]) != "complete":
         raise UsageError(
-            f"{path}, shard {config.shard}, has the status {dataset.info['status']!r}, expected 'complete'",
+            f"{path}, shard {config.shard}, has the status {status!r}, expected 'complete'",
             code="shard-incomplete",
             hint=f"finish it: {resume}",
         )

@@ -83,9 +83,10 @@ def recorded_values(source: RunRecord) -> Values:
         DatasetFormatError: If the record lacks valid options, or has another version of the seed derivation.
     """
     root_seed = root_seed_of(source)
-    if source.get("seeding") != SEEDING:
+    version = source.get("seeding", 1)
+    if version != SEEDING:
         raise DatasetFormatError(
-            f"info.json has version {source.get('seeding', 1)} of the seed derivation, expected {SEEDING}: "
+            f"info.json has version {version} of the seed derivation, expected {SEEDING}: "
             "its episodes cannot be run again",
             code="seeding-version",
             hint="use the version of rollout-collect that made the dataset, or collect a new one",

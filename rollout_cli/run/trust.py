@@ -61,8 +61,9 @@ def check_trusted(
         refused += [] if _is_data(policy.describe()) else [config.policy]
         refused += filter(None, [config.worker_class])
     if refused:
+        names = ", ".join(map(repr, refused))
         raise UserCodeError(
-            f"{origin} names {', '.join(map(repr, refused))}, which may run arbitrary code; "
+            f"{origin} names {names}, which may run arbitrary code; "
             "expected registered environments, known wrappers, and policy files without code",
             code="file-may-run-code",
             hint=hint,

@@ -34,9 +34,9 @@ class WorkerFacts:
         self.report = (self.report or replace(message.report, files=())).joined(message.report)
         if isinstance(message, Started):
             if self.env_spec is not None and self.env_spec != message.env_spec:
+                difference = message.env_spec.difference(self.env_spec)
                 raise EnvLoadError(
-                    f"the environment of worker {message.worker} has the "
-                    f"{message.env_spec.difference(self.env_spec)} as in other workers",
+                    f"the environment of worker {message.worker} has the {difference} as in other workers",
                     code="worker-spaces",
                     hint="build environments with the same spaces and time limit in all workers",
                 )

@@ -164,14 +164,14 @@ class Supervisor:
     def _restart(self, what: str, death: Died, isolated: tuple[int, ...] = ()) -> Decision:
         most = self._rules.max_worker_restarts
         if self._false_starts[death.worker] >= MOST_TRIES:
-            what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
+            early = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
             hint = death.hint or "check the constructors of the policy and environment for a crash"
-            return Decision(WorkerError(what, code="worker-start", hint=hint, details=death.details))
+            return Decision(WorkerError(early, code="worker-start", hint=hint, details=death.details))
         if self.restarts >= most:
-            if most:
-                what += f" after {most} {'restart' if most == 1 else 'restarts'}"
+            after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
+            message = f"{what}{after}"
             hint = f"{death.hint or _CRASH_HINT}; raise {{max_worker_restarts=…}} to allow more restarts"
-            return Decision(WorkerError(what, code="worker-died", hint=hint, details=death.details))
+            return Decision(WorkerError(message, code="worker-died", hint=hint, details=death.details))
         self.restarts += 1
         if death.hint:
             what += f" ({death.hint})"

@@ -141,8 +141,9 @@ class RemotePath(PosixPath):
         """Yield the remote file system; raise its errors as `StorageError`."""
         started_at = time.monotonic()
         if started_at < _silent_until.get(self.parts[0], started_at):
+            uri = str(self)
             raise StorageError(
-                f"cannot access {self}: the server does not answer", code="server-silent", hint=self.hint
+                f"cannot access {uri}: the server does not answer", code="server-silent", hint=self.hint
             )
         try:
             yield _connect(*self._origin)
@@ -152,8 +153,9 @@ class RemotePath(PosixPath):
             if time.monotonic() - started_at >= _SILENT_SECONDS:
                 _silent_until[self.parts[0]] = time.monotonic() + _PAUSE_SECONDS
             text = " ".join(str(error).split())[:_MAX_CHARACTERS]
+            uri = str(self)
             raise StorageError(
-                f"cannot access {self}: {text}", code="server-failed", hint=self.hint
+                f"cannot access {uri}: {text}", code="server-failed", hint=self.hint
             ) from error
 
     def check_server(self) -> None:

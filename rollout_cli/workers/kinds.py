@@ -59,8 +59,9 @@ class DefaultWorker(Worker):
         spec, *others = [env_spec_of(env, self._limit) for env in envs]
         for row, other in enumerate(others, 1):
             if other != spec:
+                difference = other.difference(spec)
                 raise EnvLoadError(
-                    f"environment {row} of worker {self.worker_number} has the {other.difference(spec)} "
+                    f"environment {row} of worker {self.worker_number} has the {difference} "
                     "as in environment 0",
                     code="worker-spaces",
                     hint="build environments with the same spaces and time limit for all rows",

@@ -99,7 +99,9 @@ def _table(wordings: tuple[Wording, ...]) -> str:
 
 
 def _cell(text: str) -> str:
-    words = " ".join(errors.as_flags(text).split()).replace("|", "\\|").replace("``", "` `")
+    # Values have no option names in them, so the markup of an option with a value in it is shown here.
+    text = re.sub(r"\{(<[^<>]*>)[^{}]*\}", r"--\1", errors.as_flags(text))
+    words = " ".join(text.split()).replace("|", "\\|").replace("``", "` `")
     return f"`` {words} ``" if words else ""
 
 

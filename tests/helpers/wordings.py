@@ -59,7 +59,7 @@ def _is_better(texts: list[str], node: ast.expr) -> bool:
     """Whether strings say more than the name of their expression does."""
     if isinstance(node, ast.Constant) or name_of(node).isupper():
         return bool(texts)
-    return any(re.search(r"\w{3}", re.sub("<[^<>]*>", "", text)) for text in texts)
+    return any(re.search(r"\b(?!an\b)\w{2}", re.sub("<[^<>]*>", "", text)) for text in texts)
 
 
 def _known(node: ast.expr, scope: Scope) -> list[str]:  # noqa: PLR0911 - one case per kind of expression
@@ -212,8 +212,8 @@ def _described(node: ast.expr) -> str:  # noqa: C901, PLR0911, PLR0912 - one cas
             return _of("number", value)
         case ast.Call(func=ast.Name(id="type" | "min" | "max" as function), args=[value]):
             return _of(function, value)
-        case ast.Call(func=ast.Name(id="getattr")):
-            return "value"
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, name, *_]):
+            return str(name.value) if isinstance(name, ast.Constant) else "value"
         case ast.Call(func=ast.Attribute(attr="join"), args=[value]):
             return _described(value)
         case ast.Call(func=ast.Attribute(value=value, attr=method)) if name_of(value) not in {
@@ -226,6 +226,8 @@ def _described(node: ast.expr) -> str:  # noqa: C901, PLR0911, PLR0912 - one cas
             return _described(value) or name_of(function)
         case ast.Call(func=function):
             return name_of(function).strip("_")
+        case ast.Subscript(slice=ast.Constant(value=str(key))):
+            return key
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant()) if name.endswith("s"):
             return name.strip("_").removesuffix("s")
         case ast.Subscript(value=value) | ast.Starred(value=value) | ast.UnaryOp(operand=value):

@@ -198,10 +198,10 @@ class PythonRows:
             return
         seed_globals(self._root, SETUP)
         env = updated_env(row.env, self._updates[row.index], gymnasium.Env)
-        if env_spec_of(env, self._limit) != self._spec:
+        if (spec := env_spec_of(env, self._limit)) != self._spec:
+            difference = spec.difference(self._spec)
             raise EnvLoadError(
-                f"the environment that was rebuilt for an episode has the "
-                f"{env_spec_of(env, self._limit).difference(self._spec)} as in the first one",
+                f"the environment that was rebuilt for an episode has the {difference} as before",
                 code="env-spaces",
                 hint="build the same environment each time, or omit {fresh_env=True}",
             )
