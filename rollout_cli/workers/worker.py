@@ -263,9 +263,8 @@ class Worker(InContext, abc.ABC):
             return
         if self.finished_rows:
             raise UsageError(
-                "update_agent or update_env was called before the finished episodes were collected"
-                f" (worker {self.worker_number})",
-                code="worker-call-order",
+                "update_agent or update_env was called before finished episodes were collected",
+                code="call-order",
                 hint="call collect_episode first",
             )
         # Actions that are valid by construction need no check.
@@ -300,9 +299,7 @@ class Worker(InContext, abc.ABC):
         engine = self._ready()
         if not self.has_work:
             raise UsageError(
-                f"step_episode was called before start_episode: no episode runs (worker {self.worker_number})",
-                code="worker-call-order",
-                hint="call start_episode first",
+                "step_episode found no running episode", code="call-order", hint="call start_episode first"
             )
         with _reporting_failures(engine):
             return engine.step()
@@ -312,8 +309,8 @@ class Worker(InContext, abc.ABC):
         if chunks := self.take(everything=True):
             return EpisodeBatch.from_chunks(self.env_spec, chunks)
         raise UsageError(
-            f"collect_episode was called before an episode ended (worker {self.worker_number})",
-            code="worker-call-order",
+            "collect_episode found no finished episode",
+            code="call-order",
             hint="call step_episode until it returns True",
         )
 
@@ -341,9 +338,7 @@ class Worker(InContext, abc.ABC):
         """The spaces and the step limit, which is the lower of the environment's and the run's."""
         if self._env_spec is None:
             raise UsageError(
-                f"worker {self.worker_number} has no environment yet",
-                code="worker-call-order",
-                hint="call update_env first",
+                "the worker has no environment yet", code="call-order", hint="call update_env first"
             )
         return self._env_spec
 
@@ -440,19 +435,16 @@ class Worker(InContext, abc.ABC):
 
     def _ready(self) -> Engine:
         if self._engine is None:
-            missing = "environment" if self._env_spec is None else "policy"
             raise UsageError(
-                f"worker {self.worker_number} has no {missing} yet",
-                code="worker-call-order",
+                "the worker has no policy or no environment yet",
+                code="call-order",
                 hint="call update_agent and update_env first",
             )
         return self._engine
 
     def __getstate__(self) -> NoReturn:
         raise UsageError(
-            f"a worker of the class {type(self).__name__} cannot be pickled",
-            code="worker-pickled",
-            hint="pickle its WorkerFactory, and build the worker from it",
+            "a worker cannot be pickled", code="worker-pickled", hint="pickle its WorkerFactory instead"
         )
 
 

@@ -201,9 +201,9 @@ def test_the_verbs(kind: str) -> None:
     assert first.numbers.max() < worker.rollout().numbers.min()
     worker.assign([range(100, 101)])
     assert [100] == worker.rollout().numbers.tolist()
-    with raises(UsageError, "worker-call-order", "start_episode"):
+    with raises(UsageError, "call-order", "step_episode"):
         worker.step_episode()
-    with raises(UsageError, "worker-call-order"):
+    with raises(UsageError, "call-order"):
         worker.collect_episode()
 
 
@@ -313,9 +313,9 @@ def test_finished_episodes_are_taken_before_an_update(kind: str) -> None:
     worker.assign([range(3)])
     while worker.has_work:
         worker.advance(-1.0)
-    with raises(UsageError, "worker-call-order"):
+    with raises(UsageError, "call-order"):
         worker.update_agent(worlds.BatchPolicy(worker.env_spec))
-    with raises(UsageError, "worker-call-order"):
+    with raises(UsageError, "call-order"):
         worker.update_env(worlds.env_of(kind, worlds.space_env("box")))
 
 

@@ -104,7 +104,7 @@ class MixSource:
                 raise PolicyLoadError(
                     f"mix:{mixture} does not accept the option {name!r} with the value {value!r}",
                     code="policy-options",
-                    hint="pass the options of a component as a table: {policy_kwargs} component0={scale = 2}",
+                    hint="pass a table of options per component in {policy_kwargs}, such as component0={scale = 2}",
                 )
         sources = []
         records = []
