@@ -27,7 +27,8 @@ class Rule:
     def check_excluded(self, name: str, config: object) -> None:
         """Raise `ConfigError` if the other option is set in addition to option `name`."""
         if self.applies(config):
-            flag, other_flag = _flag(name), self._other_flag()
+            flag = _flag(name)
+            other_flag = self._other_flag()
             raise ConfigError(
                 f"{flag} cannot be used with {other_flag}: {self.reason}",
                 code="options-exclude-each-other",
@@ -37,7 +38,8 @@ class Rule:
     def check_needed(self, name: str, config: object) -> None:
         """Raise `ConfigError` if the other option, which option `name` needs, is not set."""
         if not self.applies(config):
-            flag, other_flag = _flag(name), self._other_flag()
+            flag = _flag(name)
+            other_flag = self._other_flag()
             raise ConfigError(
                 f"{flag} needs {other_flag}",
                 code="option-needs-another",

@@ -172,7 +172,8 @@ class _CallablePolicy(_OwnPolicy):
     ) -> None:
         super().__init__(wrapped)
         if not _takes_positional(wrapped, 1):
-            name, signature = name_of(wrapped), inspect.signature(wrapped)
+            name = name_of(wrapped)
+            signature = inspect.signature(wrapped)
             raise PolicyLoadError(
                 f"the policy {name}{signature} does not accept an observation as its only argument",
                 code="policy-signature",

@@ -168,8 +168,9 @@ class Supervisor:
             hint = death.hint or "check the constructors of the policy and environment for a crash"
             return Decision(WorkerError(early, code="worker-start", hint=hint, details=death.details))
         if self.restarts >= most:
-            after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
-            message = f"{what}{after}"
+            message = what
+            if most:
+                message = f"{what} after {most} {'restart' if most == 1 else 'restarts'}"
             hint = f"{death.hint or _CRASH_HINT}; raise {{max_worker_restarts=…}} to allow more restarts"
             return Decision(WorkerError(message, code="worker-died", hint=hint, details=death.details))
         self.restarts += 1

@@ -309,9 +309,7 @@ class Worker(InContext, abc.ABC):
         if chunks := self.take(everything=True):
             return EpisodeBatch.from_chunks(self.env_spec, chunks)
         raise UsageError(
-            "collect_episode found no finished episode",
-            code="call-order",
-            hint="call step_episode until it returns True",
+            "no episode has ended", code="call-order", hint="call step_episode until it returns True"
         )
 
     def rollout(self) -> EpisodeBatch:

@@ -29,6 +29,7 @@ from rollout_cli.errors import (
     PolicyError,
     PolicyLoadError,
     RolloutError,
+    UsageError,
     UserCodeError,
 )
 from rollout_cli.policies.random import RandomPolicy
@@ -118,7 +119,7 @@ def test_the_verbs_of_a_worker(kind: str, n_episodes: int) -> None:
     assert list(range(2 * n_episodes, 3 * n_episodes)) == sorted(batch.numbers.tolist())
     assert [min(8, int(length)) for length in batch.last_observations[:, 1]] == batch.lengths.tolist()
     worker.shutdown()
-    with raises(AssertionError, "internal"):
+    with raises(UsageError, "call-order"):
         worker.start_episode()
 
 

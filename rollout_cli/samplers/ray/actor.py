@@ -151,7 +151,8 @@ class Stored:
         # Long episodes are sent after shorter ones with higher numbers. No chunk comes if all are rejected.
         chunk = in_order(concatenate(chunks)) if chunks else None
         if chunk is None or not np.array_equal(chunk.lengths, self.lengths):
-            first, last = self.numbers[0].start, self.numbers[-1][-1]
+            first = self.numbers[0].start
+            last = self.numbers[-1][-1]
             raise WorkerError(
                 f"episodes {first} to {last} were lost with a node of the "
                 "Ray cluster, and had different lengths when rerun",
