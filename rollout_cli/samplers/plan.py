@@ -149,15 +149,16 @@ def remaining(plan: Plan, progress: Sequence[PartitionProgress], *, n_episodes: 
     next_number, steps, last_length = progress[0]
     n_run = next_number - plan.first
     # For each quantity: the amount found, the minimum that was needed to end there, and the plan's maximum.
+    run = "episodes" if plan.kept is None else "kept and rejected episodes"
     amounts = {
-        "episodes, including rejected ones": (n_run, n_run, plan.stop - plan.first),
-        "episodes": (n_episodes, n_episodes, plan.kept),
+        run: (n_run, n_run, plan.stop - plan.first),
+        "kept episodes": (n_episodes, n_episodes, plan.kept),
         "steps": (steps, steps - (last_length or steps) + 1, plan.timesteps),
     }
     for what, (count, needed, most) in amounts.items():
         if most is not None and needed > most:
             raise UsageError(
-                f"the dataset has {count:,} {what}, expected at most {most:,}, the number that this run collects",
+                f"the dataset has {count:,} {what}, but this run requests only {most:,}",
                 code="too-many-episodes",
                 hint=f"request at least {needed:,}: a dataset can be extended, but not shortened",
             )
