@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.commits import read_tables
 from rollout_cli.dataset.committed import Committed, read_committed
-from rollout_cli.dataset.folder import OutputFolder, check_folder, is_unbegun, recover_replaced
+from rollout_cli.dataset.folder import OutputFolder, check_folder, has_no_dataset, recover_replaced
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.record import DatasetInfo
@@ -110,7 +110,7 @@ class Writer:
         store = file_store(self._path)
         if resume:
             recover_replaced(store, self._path)
-        if resume and self._path.exists() and not is_unbegun(self._path):
+        if resume and self._path.exists() and not has_no_dataset(self._path):
             self._continue(read_info(self._path))
             return
         check_folder(self._path, overwrite=overwrite)
@@ -247,7 +247,7 @@ class Writer:
         source: Document | None = None,
         committed: Committed | None = None,
         before: DatasetInfo | None = None,
-        keep_until: tuple[int, ...] = (),
+        replace_from: tuple[int, ...] = (),
     ) -> None:
         """Open the dataset, or a new version of it that starts with the episodes of the old one."""
         settings = DatasetSettings(
@@ -259,7 +259,7 @@ class Writer:
             before=before,
         )
         folder = OutputFolder(
-            self._path, overwrite=self._overwrite or bool(keep_until), keep_until=keep_until
+            self._path, overwrite=self._overwrite or bool(replace_from), replace_from=replace_from
         )
         self._writer = DatasetWriter(folder, settings, committed=committed, flush_seconds=self._flush_every)
         self._rows = (SpaceRows(spec.observation_space), SpaceRows(spec.action_space))
@@ -312,10 +312,10 @@ class Writer:
             return
         # The columns are not decided: the few episodes are written again, followed by the new ones.
         held = self._held(schema, committed)
-        keep_until = tuple(partition.next_number for partition in committed.partitions)
+        replace_from = tuple(partition.next_number for partition in committed.partitions)
         if not held:
             self._overwrite = True
-        self._open(stored, are_inferred=False, source=source, before=info, keep_until=keep_until)
+        self._open(stored, are_inferred=False, source=source, before=info, replace_from=replace_from)
         for chunk in held:
             self._opened.write(chunk)
 

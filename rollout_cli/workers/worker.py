@@ -263,9 +263,7 @@ class Worker(InContext, abc.ABC):
             return
         if self.finished_rows:
             raise UsageError(
-                "update_agent or update_env was called before finished episodes were collected",
-                code="call-order",
-                hint="call collect_episode first",
+                "finished episodes were not collected", code="call-order", hint="call collect_episode first"
             )
         # Actions that are valid by construction need no check.
         rule = "warn" if policy.acts_within_space else self.rules.invalid_action
@@ -335,9 +333,7 @@ class Worker(InContext, abc.ABC):
     def env_spec(self) -> EnvSpec:
         """The spaces and the step limit, which is the lower of the environment's and the run's."""
         if self._env_spec is None:
-            raise UsageError(
-                "the worker has no environment yet", code="call-order", hint="call update_env first"
-            )
+            raise UsageError("no environment is set", code="call-order", hint="call update_env first")
         return self._env_spec
 
     def start_call(self, *, number_stride: int, salt: tuple[int, ...]) -> None:
@@ -434,9 +430,7 @@ class Worker(InContext, abc.ABC):
     def _ready(self) -> Engine:
         if self._engine is None:
             raise UsageError(
-                "the worker has no policy or no environment yet",
-                code="call-order",
-                hint="call update_agent and update_env first",
+                "no policy or environment is set", code="call-order", hint="call update_agent and update_env"
             )
         return self._engine
 
