@@ -29,7 +29,10 @@ nitpick_ignore_regex = [
     (r"py:class", r"spaces\.Space"),
     # Types in signatures that are not public.
     (r"py:class", r"rollout_cli\.(dataset|exporters|progress|run|samplers|workers)\..*"),
-    (r"py:class", r"Env|EpisodeRules|Path|PinRules|RecordingWriter|StartMethod|VectorEnv|WorkerContext|WorkerSetup"),
+    (
+        r"py:class",
+        r"Env|EpisodeRules|Path|PinRules|RecordingWriter|StartMethod|VectorEnv|WorkerContext|WorkerSetup",
+    ),
 ]
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"

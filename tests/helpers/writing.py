@@ -238,7 +238,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def vanish(writer: DatasetWriter) -> None:
     """End the writer's threads and release its lock, as the end of the process would do it."""
-    writer._stop_timer()
+    writer._is_ending.set()
+    writer._timer.join()
     if writer._build is not None:
         writer._build.queue.stop()
     writer._folder.close()
