@@ -256,6 +256,9 @@ class VectorRecorder(VectorWrapper):
     """
 
     def __init__(self, env: Any, path: str | Path | RecordingWriter, **options: Any) -> None:
+        # gymnasium closes a vector environment that is deleted, even one whose constructor raised.
+        self._rows: list[_Row] = []
+        self._owns_writer = False
         super().__init__(env)
         self._native = NativeRows(env, env.num_envs, 0)
         self.writer = RecordingWriter.of(env, path, options)

@@ -66,8 +66,8 @@ class Writer:
         >>> with rollout_cli.Writer("mine", action_space=gymnasium.spaces.Discrete(2)) as writer:
         ...     writer.write(np.zeros((4, 2)), [0, 1, 1], [0.5, 0.5, 1.0], terminated=True, truncated=False)
         0
-        >>> rollout_cli.load("mine")[0].rewards.sum()
-        np.float64(2.0)
+        >>> rollout_cli.load("mine")[0].total_reward
+        2.0
     """
 
     _kind = "written"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RecordEpisodeStatistics
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorStatistics
 
 import rollout_cli
 from rollout_cli.dataset.reader import Episode
-from rollout_cli.errors import ArgumentError, EnvError
+from rollout_cli.envs.describe import AutoresetMode
+from rollout_cli.errors import ArgumentError, EnvError, EnvLoadError
 from rollout_cli.recording.recorder import Recorder, VectorRecorder
 from tests.helpers.datasets import info_of, numbers_of, source_of
 from tests.helpers.envs import FaultyEnv
@@ -109,7 +111,7 @@ def test_vector_environments(tmp_path: Path, mode: AutoresetMode, name: str) -> 
     """In every autoreset mode; a reset of a NEXT_STEP row is no step of an episode."""
     store: list[dict[str, Any]] = []
     made = [lambda: Log(gymnasium.make(name, max_episode_steps=23), store)] * 3
-    inner = SyncVectorEnv(made, autoreset_mode=mode)
+    inner = SyncVectorEnv(made, autoreset_mode=mode.value)
     env = VectorRecorder(RecordVectorStatistics(inner), tmp_path / "d")
     env.action_space.seed(2)
     env.reset(seed=3)
@@ -132,6 +134,16 @@ def test_vector_environments(tmp_path: Path, mode: AutoresetMode, name: str) -> 
         values = one.env_infos["episode.r"]
         if np.ma.count(values):
             assert np.ma.compressed(values)[-1:] == pytest.approx([one.rewards.sum()], rel=1e-5)
+
+
+def test_a_vector_environment_without_a_mode(tmp_path: Path) -> None:
+    """It is refused; deleting the recorder that was not made raises nothing."""
+    env = gymnasium.make_vec("CartPole-v1", num_envs=2)
+    env.metadata = {}
+    with raises(EnvLoadError, "env-autoreset"):
+        VectorRecorder(env, tmp_path / "d")
+    gc.collect()
+    assert not (tmp_path / "d").exists()
 
 
 def test_infos_and_structures(tmp_path: Path) -> None:
