@@ -149,18 +149,11 @@ def convert(
     *,
     next_observation: Annotated[
         bool | None,
-        flag(
-            "--next-observation/--no-next-observation",
-            help="Add or drop this column.",
-        ),
+        flag("--next-observation/--no-next-observation", help="Add or drop this column."),
     ] = None,
     drop_info: Annotated[
         list[str] | None,
-        flag(
-            "--drop-info",
-            metavar="KEY",
-            help="Drop an info, by path or glob; repeatable.",
-        ),
+        flag("--drop-info", metavar="KEY", help="Drop this info or glob; repeatable."),
     ] = None,
     segment_bytes: Annotated[
         int | None, flag("--segment-bytes", metavar="N", help="Maximum bytes of a data file.")

@@ -121,7 +121,7 @@ class CollectConfig:
         "Keep only episodes that match, e.g. 'return >= 400'. Other episodes do not count.",
         metavar="EXPRESSION", commands=("collect",), decides_data=True, excludes=(_NOT_SHARDED,))
     keep_cap: types.Count | None = _amount(
-        "Run at most N episodes, matching or not, with --keep.",
+        "Maximum episodes with --keep. Rejected episodes count too.",
         shown="1000 per episode, or 10 per step", commands=("collect",),
         needs=(Rule("keep"),))
     shard: types.OneShard | None = _amount(
@@ -142,8 +142,8 @@ class CollectConfig:
         "Expected SHA-256 of the policy file. It is checked before the file is loaded.",
         metavar="HEX", when_rerun=None)
     env: types.Text | None = _code(
-        "Environment: gymnasium id, spec.json, file.pkl or module:attr. An rl_zoo3 run folder given as --policy "
-        "implies it.", short="-e", metavar="SPEC", shown=DEFAULT_ENV)
+        "Id, file, or module:attr. The id is one of gymnasium, the file a spec.json or a pickle. An rl_zoo3 run "
+        "folder given as --policy implies it.", short="-e", metavar="SPEC", shown=DEFAULT_ENV)
     env_kwargs: types.Keywords = _code(
         "Keyword argument for the environment; repeatable. Values are TOML literals or strings.",
         dict, metavar="KEY=VALUE", decides_data=True)
@@ -190,7 +190,7 @@ class CollectConfig:
         DEFAULT_SAMPLER, when_rerun="local")
     start_method: Literal["forkserver", "spawn"] = _worker("Start method of worker processes.", "forkserver")
     ray_address: types.Text | None = _worker(
-        "Ray cluster to use, e.g. auto.", shown="RAY_ADDRESS, or a new one",
+        "Ray cluster, e.g. auto.", shown="RAY_ADDRESS or a new one",
         when_rerun=None, needs=(Rule("sampler", "ray", hint='add {sampler="ray"}, or omit {ray_address}'),))
     cpus_per_worker: types.Share = _worker("CPU cores that Ray reserves per worker.", 1.0, metavar="SHARE")
     gpus_per_worker: types.Share = _worker("GPUs that Ray reserves per worker.", 0.0, metavar="SHARE")
@@ -205,7 +205,7 @@ class CollectConfig:
         is_recorded=False)
 
     output: types.Folder = _dataset(
-        "Folder or URI of the dataset, e.g. s3://bucket/folder.",
+        "Path or URI. A URI is that of an object store, e.g. s3://bucket/folder.",
         _UNSET_OUTPUT, short="-o", metavar="DIR", is_recorded=False)
     overwrite: bool = _dataset(
         "Replace an existing dataset.", default=False, is_recorded=False, excludes=(_REPLACED,))
@@ -223,7 +223,7 @@ class CollectConfig:
     next_observation: bool = _dataset(
         "Also store the next observation of every step. The next row has it anyway.", default=False,
         decides_data=True)
-    flush_every: types.Limit = _dataset("Time between two commits of finished episodes.", 30.0)
+    flush_every: types.Limit = _dataset("Time between two commits.", 30.0)
     drop_info: types.Names = _dataset(
         "Do not record this info; repeatable. A dotted path, such as episode.t, or a glob pattern.",
         (), metavar="KEY", decides_data=True)

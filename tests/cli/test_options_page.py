@@ -5,6 +5,7 @@ After a change, write the page again and read the difference: `python -m tests.c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -15,6 +16,7 @@ import typer
 from rollout_cli.cli.app import app
 from rollout_cli.options.config import OPTIONS
 from rollout_cli.options.option import Option
+from tests.cli.calling import Caller
 from tests.helpers.processes import ROOT
 
 PAGE = ROOT / "docs" / "options.md"
@@ -89,10 +91,33 @@ def _commands() -> dict[str, Any]:
 
 def test_the_page_has_every_option() -> None:
     """In the words and the order of the declarations."""
-    if not _commands()["info"].params[0].help:
-        pytest.skip("this version of Typer does not tell the help of arguments")
+    _skip_for_old_typer()
     table = PAGE.read_text(encoding="utf-8").partition(MARKER)[2].strip()
     assert _tables().strip() == table, "run python -m tests.cli.test_options_page, and read its diff"
+
+
+def _skip_for_old_typer() -> None:
+    if not _commands()["info"].params[0].help:
+        pytest.skip("this version of Typer does not tell the help of arguments")
+
+
+@pytest.mark.parametrize("command", COLLECTING)
+def test_an_option_has_one_line_of_help(
+    command: str, rollout: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 120 columns."""
+    _skip_for_old_typer()
+    monkeypatch.setenv("COLUMNS", "120")
+    lines = rollout(command, "--help").stdout.splitlines()
+    assert [] == [line for line in lines if re.match("│ {30}", line)]
+
+
+@pytest.mark.parametrize("command", sorted({*_commands()} - {*COLLECTING, *DRIVEN}))
+def test_other_help_fits_a_screen(command: str, rollout: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 24 lines at 100 columns, without the empty first and last line."""
+    _skip_for_old_typer()
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(rollout(*command.split(), "--help").stdout.strip().splitlines()) <= 24
 
 
 if __name__ == "__main__":
