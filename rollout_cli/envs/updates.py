@@ -25,7 +25,7 @@ class EnvUpdate:
         >>> class MoonGravity(rollout_cli.EnvUpdate):
         ...     def __call__(self, old_env=None):
         ...         env = super().__call__(old_env)
-        ...         env.unwrapped.gravity = 1.6  # m/s²
+        ...         env.unwrapped.gravity = 1.6  # m/s**2
         ...         return env
         >>> MoonGravity()(gymnasium.make("CartPole-v1")).unwrapped.gravity
         1.6
