@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from rollout_cli.errors import RolloutError as RolloutError
     from rollout_cli.exporters.export import export as export
+    from rollout_cli.importers.load import ImportSummary as ImportSummary, import_dataset as import_dataset
     from rollout_cli.progress import Progress as Progress
     from rollout_cli.recording.recorder import Recorder as Recorder, VectorRecorder as VectorRecorder
     from rollout_cli.recording.writer import Writer as Writer
@@ -82,6 +83,7 @@ _HOMES = {
     "episodes.batch": ("EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch"),
     "errors": ("RolloutError",),
     "exporters.export": ("export",),
+    "importers.load": ("ImportSummary", "import_dataset"),
     "progress": ("Progress",),
     "recording.recorder": ("Recorder", "VectorRecorder"),
     "recording.writer": ("Writer",),

@@ -75,6 +75,37 @@ def export(
             print_message(f"not in {summary.format}: {loss}")
 
 
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="PATH", help="File or folder of another tool.")],
+    output: Annotated[
+        Path, flag("--output", "-o", metavar="DIR", help="Folder of the new dataset.", parser=folder_of)
+    ],
+    *,
+    from_: Annotated[
+        str | None,
+        flag("--from", metavar="FORMAT", help="Format: d3rlpy, d4rl, minari or robomimic."),
+    ] = None,
+    env: Annotated[str | None, flag("--env", "-e", metavar="ID", help="Environment with the spaces.")] = None,
+    n_actions: Annotated[
+        int | None, flag("--n-actions", metavar="N", help="Number of discrete actions.", min=1)
+    ] = None,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Import a dataset of another tool; nothing in it is run."""
+    summary = rollout_cli.import_dataset(source, output, from_, env=env, n_actions=n_actions)
+    rows = {
+        "dataset": summary.path,
+        "format": summary.format,
+        "episodes": f"{summary.episodes:,}",
+        "steps": f"{summary.steps:,}",
+    }
+    show(asdict(summary), rows, as_json=json, quiet=quiet, path=summary.path)
+    if not (json or quiet):
+        for missing in summary.unknown:
+            print_message(f"not in {source.name}: {missing}")
+
+
 def card(
     folder: Folder,
     *,

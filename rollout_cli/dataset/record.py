@@ -139,7 +139,8 @@ class SkippedRecord(TypedDict):
 class RunFacts(TypedDict):
     """The environment, policy and options of a run, its circumstances, and its end.
 
-    `kind` is `recorded` or `written` for episodes that another program ran; such a source has no root seed.
+    `kind` is `recorded`, `written` or `imported` for episodes that another program ran; such a source has no root
+    seed. `imported` names the format, the file, and what the file does not say.
     `cut` counts recorded episodes that the program ended before the environment did.
     """
 
@@ -159,6 +160,8 @@ class RunFacts(TypedDict):
     acceptance: NotRequired[AcceptanceRecord]
     skipped: NotRequired[SkippedRecord]
     cut: NotRequired[int]
+    spaces: NotRequired[Any]
+    imported: NotRequired[Any]
 
 
 class RunRecord(RunFacts):

@@ -158,9 +158,10 @@ class Writer:
             episode_info=episode_info,
             seed=seed,
         )
-        return self._add(arrays)
+        return self.add(arrays)
 
-    def _add(self, episode: EpisodeArrays) -> int:
+    def add(self, episode: EpisodeArrays) -> int:
+        """Add an episode, as `write` does, and return its number."""
         if not self._is_open:
             raise UsageError(
                 f"the writer of {self._path} is closed",

@@ -1,0 +1,217 @@
+"""Export and import: the episodes come back, but for what the format does not hold; bad files are refused whole."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import rollout_cli
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.spaces import tree_leaves
+from rollout_cli.errors import DatasetExistsError, DatasetFormatError, UsageError
+from rollout_cli.importers.load import FORMATS, import_dataset
+from tests.exporters.cases import BOX, CHOICE, SPECS, MemoryDataset, batch_of, export_to, place_of
+from tests.helpers.datasets import source_of
+from tests.helpers.errors import raises
+from tests.helpers.processes import called
+
+COLUMNS = ("d3rlpy", "d4rl", "robomimic")
+"""Formats of one HDF5 file without spaces."""
+
+
+def imported(folder: Path, name: str, spec: EnvSpec, **options: Any) -> tuple[EpisodeBatch, EpisodeBatch]:
+    """Export episodes and import them; return both."""
+    exported = batch_of(spec)
+    export_to(folder, MemoryDataset(exported), name)
+    summary = import_dataset(place_of(name, folder), folder / "back", **options)
+    assert (name, 4, len(exported.rewards)) == (summary.format, summary.episodes, summary.steps)
+    assert [] == rollout_cli.verify(folder / "back").faults
+    source = source_of(folder / "back")
+    assert ("imported", None, name) == (source["kind"], source["root_seed"], source["imported"]["format"])
+    assert list(summary.unknown) == source["imported"]["unknown"]
+    return exported, rollout_cli.load(folder / "back").to_episode_batch()
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    for mine, theirs in zip(tree_leaves(one), tree_leaves(other), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_minari_comes_back(tmp_path: Path, name: str) -> None:
+    """With every space, all values, both ends and the seeds."""
+    exported, back = imported(tmp_path, "minari", SPECS[name])
+    assert SPECS[name] == back.env_spec
+    for field in (
+        "observations",
+        "last_observations",
+        "actions",
+        "rewards",
+        "terminated",
+        "truncated",
+        "seeds",
+    ):
+        assert_equal(getattr(exported, field), getattr(back, field))
+
+
+@pytest.mark.parametrize("spec", [SPECS["box"], EnvSpec(BOX, CHOICE)], ids=["box", "choice"])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_come_back(tmp_path: Path, name: str, spec: EnvSpec) -> None:
+    """Where both flags were set only one comes back; the rewards of d3rlpy are float32."""
+    n_actions = 3 if spec.action_space == CHOICE else None
+    exported, back = imported(tmp_path, name, spec, n_actions=n_actions)
+    assert_equal(exported.observations, back.observations)
+    assert_equal(exported.actions, back.actions)
+    np.testing.assert_allclose(exported.rewards, back.rewards, rtol=1e-6 if name == "d3rlpy" else 0)
+    assert_equal(exported.terminated, back.terminated)
+    assert_equal(exported.truncated & ~exported.terminated, back.truncated)
+    expected = exported.last_observations.copy()
+    if name == "d3rlpy":
+        expected[exported.terminated] = np.nan
+    np.testing.assert_array_equal(expected, back.last_observations)
+    assert [-1] * 4 == back.seeds.tolist()
+
+
+def test_named_observations_come_back(tmp_path: Path) -> None:
+    """Robomimic's modalities are a Dict, images too."""
+    camera = spaces.Box(0, 255, (4, 4, 3), np.uint8)
+    spec = EnvSpec(
+        spaces.Dict({"arm": spaces.Box(-np.inf, np.inf, (4,)), "camera": camera}), SPECS["box"].action_space
+    )
+    exported, back = imported(tmp_path, "robomimic", spec)
+    assert back.env_spec.observation_space == spec.observation_space
+    assert_equal(exported.observations, back.observations)
+    assert_equal(exported.last_observations, back.last_observations)
+
+
+def test_the_spaces_of_an_environment(tmp_path: Path) -> None:
+    """They are those of `env`, and the actions of a file are refused without any."""
+    called("collect", "--episodes", "3", "--seed", "1", "--sampler", "local", "-q", "-o", "own", cwd=tmp_path)
+    called("export", "own", "--to", "d4rl", "-o", "own.hdf5", cwd=tmp_path)
+    refused = called("import", "own.hdf5", "-o", "back", code=2, cwd=tmp_path).stderr
+    assert all(part in refused for part in ("[space-unknown]", "--env", "--n-actions"))
+    said = called("import", "own.hdf5", "--env", "CartPole-v1", "-o", "back", cwd=tmp_path)
+    assert "not in own.hdf5: seeds" in said.stderr
+    back, own = (rollout_cli.load(tmp_path / name) for name in ("back", "own"))
+    assert own.env_spec.observation_space == back.env_spec.observation_space
+    assert "imported; another program" in called("info", "back", cwd=tmp_path).stdout
+    called("verify", "back", cwd=tmp_path)
+    assert "[output-exists]" in called("import", "own.hdf5", "-o", "back", code=5, cwd=tmp_path).stderr
+    assert (
+        "[import-env]"
+        in called("import", "own.hdf5", "-e", "None-v3", "-o", "c", code=2, cwd=tmp_path).stderr
+    )
+
+
+def test_trailing_steps_are_truncated(tmp_path: Path) -> None:
+    """Of D4RL's files, which may end within an episode, and without next observations."""
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["observations"] = np.arange(10, dtype=np.float32).reshape(5, 2)
+        file["actions"] = np.zeros((5, 1), np.float32)
+        file["rewards"] = np.arange(5.0)
+        file["terminals"] = np.array([False, True, False, False, False])
+        file["infos/qpos"] = np.arange(5.0)
+    summary = import_dataset(tmp_path / "a.hdf5", tmp_path / "back")
+    assert 3 == len(summary.unknown)
+    one, two = rollout_cli.load(tmp_path / "back")
+    assert ((2, True, False), (3, False, True)) == tuple(
+        (len(each), each.terminated, each.truncated) for each in (one, two)
+    )
+    assert np.isnan(two.last_observation).all()
+    assert [2.0, 3.0, 4.0] == two.env_infos["qpos"].tolist()
+
+
+def test_what_is_not_certain(tmp_path: Path) -> None:
+    """No format, two, none of that name, and a dataset of ours."""
+    (tmp_path / "a.hdf5").write_bytes(b"\x89HDF nothing")
+    for words in (("a.hdf5",), (".",)):
+        with raises(UsageError, "format-uncertain"):
+            import_dataset(tmp_path / words[0], tmp_path / "back")
+    with raises(UsageError, "import-missing", "none"):
+        import_dataset(tmp_path / "none", tmp_path / "back")
+    with raises(UsageError, "format-unknown", "hdf6"):
+        import_dataset(tmp_path / "a.hdf5", tmp_path / "back", "hdf6")
+    called("collect", "--episodes", "1", "--sampler", "local", "-q", "-o", "own", cwd=tmp_path)
+    with raises(UsageError, "import-not-needed"):
+        import_dataset(tmp_path / "own", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+def test_links_lead_nowhere(tmp_path: Path) -> None:
+    """An external link may name any file of this machine."""
+    export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), "d4rl")
+    path = place_of("d4rl", tmp_path)
+    shutil.copy(path, tmp_path / "other.hdf5")
+    with h5py.File(path, "a") as file:
+        del file["observations"]
+        file["observations"] = h5py.ExternalLink("other.hdf5", "observations")
+    with raises(DatasetFormatError, "import-damaged", "observations", "ExternalLink"):
+        import_dataset(path, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+MISSING = {
+    "d4rl": "actions",
+    "d3rlpy": "actions_2",
+    "robomimic": "data/demo_2/actions",
+    "minari": "episode_2/actions",
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_missing_member_is_named(tmp_path: Path, name: str) -> None:
+    """After two good episodes: nothing is left."""
+    export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), name)
+    path = place_of(name, tmp_path)
+    with h5py.File(path / "data/main_data.hdf5" if name == "minari" else path, "a") as file:
+        del file[MISSING[name]]
+    with raises(DatasetFormatError, "import-damaged", MISSING[name].rpartition("/")[2], "missing"):
+        import_dataset(path, tmp_path / "back", name)
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damage_is_answered(tmp_path: Path, name: str) -> None:
+    """Bytes that were changed or cut: an import, or one clear error and no folder."""
+    export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), name)
+    path = place_of(name, tmp_path)
+    file = path / "data/main_data.hdf5" if name == "minari" else path
+    whole = file.read_bytes()
+    rng = random.Random(name)
+    n_refused = 0
+    for number in range(60):
+        damaged = bytearray(whole)
+        if number % 3 == 0:
+            del damaged[rng.randrange(len(whole)) :]
+        else:
+            for _ in range(rng.randrange(1, 40)):
+                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        file.write_bytes(damaged)
+        try:
+            import_dataset(path, tmp_path / "back", name)
+            assert [] == rollout_cli.verify(tmp_path / "back").faults
+            shutil.rmtree(tmp_path / "back")
+        except DatasetFormatError:
+            n_refused += 1
+        assert not (tmp_path / "back").exists()
+    assert n_refused > 20
+
+
+def test_a_refused_episode_is_named(tmp_path: Path) -> None:
+    """Its array, and the file."""
+    export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), "robomimic")
+    path = place_of("robomimic", tmp_path)
+    with h5py.File(path, "a") as file:
+        file["data/demo_1/rewards"][:] = np.nan
+    with raises(DatasetFormatError, "import-damaged", path.name, "rewards of episode 1"):
+        import_dataset(path, tmp_path / "back")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(DatasetExistsError):
+        import_dataset(path, tmp_path / "there")
