@@ -8,7 +8,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.importers.format import (
     LAST_OBSERVATION,
     SEEDS,
@@ -65,7 +64,7 @@ def _observations(file: Any, index: int) -> Any:
         if f"{name}_{place}" not in file:
             break
         parts.append(array_of(file, f"{name}_{place}"))
-    return map_tree(lambda part: part, tuple(parts)) if parts else array_of(file, name)
+    return tuple(parts) if parts else array_of(file, name)
 
 
 FORMAT = Format(

@@ -25,7 +25,7 @@ def hdf5_file(path: Path) -> Iterator[Any]:
 
 
 def has_members(path: Path, *names: str) -> bool:
-    """Return whether a path is an HDF5 file with these members; False without h5py."""
+    """Return True if h5py is installed and a path is an HDF5 file with these members."""
     if path.suffix not in SUFFIXES or not path.is_file():
         return False
     try:
@@ -54,7 +54,14 @@ def member(group: Any, name: str) -> Any:
                 f"{group.name.rstrip('/')}/{part} of {group.file.filename} {found}, expected data",
                 code="import-damaged",
             )
-    return group[name]
+    values = group[name]
+    # Raw data may be in any file of this machine, as those of a link.
+    if getattr(values, "external", None) or getattr(values, "is_virtual", False):
+        raise DatasetFormatError(
+            f"{values.name} of {group.file.filename} has its data in another file, expected them in this one",
+            code="import-damaged",
+        )
+    return values
 
 
 def array_of(group: Any, name: str) -> Any:

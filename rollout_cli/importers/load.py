@@ -165,7 +165,7 @@ def _format_of(path: Path, name: str | None) -> Format:
         raise UsageError(
             f"{path} is a dataset of rollout, and needs no import",
             code="import-not-needed",
-            hint=f"read it as it is: rollout info {shell_word(path)}",
+            hint=f"read it without an import: rollout info {shell_word(path)}",
         )
     if not path.exists():
         raise UsageError(f"{path} does not exist", code="import-missing", hint="pass a file or folder")

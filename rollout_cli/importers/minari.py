@@ -23,7 +23,7 @@ _IMAGE_SIDE = 32  # Minari encodes images with two sides of at least this size.
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a folder, or its folder `data`, has Minari's two files."""
+    """Return True if a folder, or its folder `data`, has the two files of Minari."""
     return _folder(path) is not None
 
 
@@ -111,7 +111,7 @@ def _space(metadata: dict[str, Any], name: str) -> Space | None:
 
 
 def _has_images(space: Space) -> bool:
-    """Return whether a space has images that Minari encodes as JPEG."""
+    """Return True if Minari encodes images of a space as JPEG."""
     images = [leaf for leaf in space_leaves(space) if leaf.kind == "box" and leaf.dtype == np.uint8]
     return any(len(leaf.shape) in {2, 3} and min(leaf.shape[:2]) >= _IMAGE_SIDE for leaf in images)
 

@@ -13,6 +13,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import InfoTable, tabulate
 from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows
 from rollout_cli.errors import ArgumentError
+from rollout_cli.sources.loading import first_line
 
 Infos = Sequence[Mapping[Any, Any]] | Mapping[str, Any]
 """One dictionary a step, or by key an array with a value a step."""
@@ -44,7 +45,7 @@ def inferred_space(name: str, tree: Any) -> spaces.Space[Any]:
         return spaces.Dict({key: inferred_space(f"{name}[{key!r}]", tree[key]) for key in tree})
     if isinstance(tree, tuple):
         return spaces.Tuple([inferred_space(f"{name}[{place}]", part) for place, part in enumerate(tree)])
-    array = np.asarray(tree)
+    array = _array(0, name, tree)
     if array.dtype.kind not in "fui" or (array.dtype.kind in "ui" and array.ndim == 1):
         raise ArgumentError(
             f"the space of {name} cannot be inferred from an array of dtype {array.dtype} and shape {array.shape}",
@@ -63,7 +64,7 @@ def chunk_of(number: int, episode: EpisodeArrays, observations: SpaceRows, actio
     Raises:
         ArgumentError: If an array has another shape or type than its space, or the lengths disagree.
     """
-    rewards = np.asarray(episode.rewards)
+    rewards = _array(number, "rewards", episode.rewards)
     if rewards.ndim != 1 or len(rewards) == 0 or rewards.dtype.kind not in "fiub":
         raise _wrong(number, "rewards", rewards, "real numbers of shape (T,) with T > 0")
     if np.isnan(rewards.astype(np.float64)).any():
@@ -107,12 +108,11 @@ def _columns(number: int, name: str, rows: SpaceRows, tree: Any, n_rows: int) ->
 
 def _column(number: int, name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
     if leaf.dtype == object:
-        column = np.empty(len(values), object)
-        column[:] = _objects(leaf, values)
+        column = np.fromiter(_objects(leaf, values), object)  # Not `np.array`, which joins equal shapes.
         if len(column) != n_rows:
             raise _wrong(number, name, f"{len(column)} values", f"{n_rows}")
         return column
-    given = np.asarray(values)
+    given = _array(number, name, values)
     expected = f"{leaf.dtype} of shape {(n_rows, *leaf.shape)}"
     if given.shape != (n_rows, *leaf.shape) or not _fits(given, leaf):
         raise _wrong(number, name, given, expected)
@@ -120,6 +120,13 @@ def _column(number: int, name: str, leaf: Leaf, values: Any, n_rows: int) -> Arr
     if leaf.dtype.kind != "f" and not np.array_equal(column, given):
         raise _wrong(number, name, "values that change as " + str(leaf.dtype), expected)
     return column
+
+
+def _array(number: int, name: str, values: Any) -> Array:
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise _wrong(number, name, f"a {type(values).__name__} ({first_line(error)})", "an array") from error
 
 
 def _fits(given: Array, leaf: Leaf) -> bool:

@@ -31,6 +31,7 @@ from rollout_cli.workers.native.rows import NativeRows
 from rollout_cli.workers.rows.recording import EpisodeRecorder
 
 _clock = time.perf_counter
+_LARGEST_SEED = 1 << 63  # The column of seeds has 64 bits; gymnasium takes any int.
 
 
 class RecordingWriter(Writer):
@@ -62,6 +63,12 @@ class RecordingWriter(Writer):
         Raises:
             ArgumentError: If the environment has other spaces than those of the other recorder.
         """
+        if isinstance(target, Writer) and not isinstance(target, RecordingWriter):
+            raise ArgumentError(
+                "the recorder was given a Writer, expected a path or the `writer` of another recorder",
+                code="recorder-writer",
+                hint="pass the path of the dataset",
+            )
         if not isinstance(target, RecordingWriter):
             return cls(env, target, **options)
         if (spec := env_spec_of(env)) != target.spec:
@@ -87,7 +94,8 @@ class _Row:
     def begin(self, observation: Any, info: Any, seed: int | None) -> None:
         """Begin an episode; a running one is cut."""
         self.cut()
-        self._seed = -1 if seed is None else seed
+        is_known = seed is not None and seed < _LARGEST_SEED
+        self._seed = int(seed) if is_known else -1  # type: ignore[arg-type]
         self._started_at = _clock()
         try:
             self._episode.reset_info = frozen_copy(info)
@@ -333,7 +341,7 @@ class VectorRecorder(VectorWrapper):
         reset_infos = infos_of_rows(infos, rows, self.num_envs)
         for place, row in enumerate(rows):
             info = reset_infos[place] if reset_infos else {}
-            self._rows[row].begin(seen[row], info, seeds[row] if seeds else None)
+            self._rows[row].begin(seen[row], info, None if seeds is None else seeds[row])
 
     def _final(
         self, infos: Mapping[Any, Any], seen: list[Any], is_over: Any
@@ -356,7 +364,7 @@ class VectorRecorder(VectorWrapper):
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None] | None:
         """Return the seed of each row, if it is known."""
-        if seed is None or not isinstance(seed, int):
+        if seed is None or isinstance(seed, Sequence | np.ndarray):
             return seed
         if isinstance(self.unwrapped, SyncVectorEnv | AsyncVectorEnv):
             return [seed + row for row in range(self.num_envs)]

@@ -11,7 +11,13 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.commits import read_tables
 from rollout_cli.dataset.committed import Committed, read_committed
-from rollout_cli.dataset.folder import OutputFolder, check_folder, has_no_dataset, recover_replaced
+from rollout_cli.dataset.folder import (
+    FolderLock,
+    OutputFolder,
+    check_folder,
+    has_no_dataset,
+    recover_replaced,
+)
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.record import DatasetInfo
@@ -107,12 +113,16 @@ class Writer:
         self._is_open = True
         self.next_number = 0
         self._n_cut = 0
-        store = file_store(self._path)
-        if resume:
-            recover_replaced(store, self._path)
-        if resume and self._path.exists() and not has_no_dataset(self._path):
-            self._continue(read_info(self._path))
-            return
+        self._lock: FolderLock | None = None
+        if resume and self._path.is_dir():
+            # Another writer might commit between the reading of the folder and the lock.
+            self._lock = FolderLock(file_store(self._path), self._path)
+            try:
+                if self._continues():
+                    return
+            except BaseException:
+                self._lock.release()
+                raise
         check_folder(self._path, overwrite=overwrite)
         if observation_space is not None and action_space is not None:
             self._open(EnvSpec(observation_space, action_space, max_episode_length), are_inferred=False)
@@ -134,6 +144,7 @@ class Writer:
 
         Args:
             observations: Tree of arrays (T + 1, *shape): the observation before each action, and the last one.
+                Floats are rounded to the dtype of the space.
             actions: Tree of arrays (T, *shape).
             rewards: Real numbers (T,).
             terminated: Whether the last step reached a terminal state of the environment.
@@ -195,6 +206,8 @@ class Writer:
 
     def close(self) -> DatasetSummary | None:
         """Commit all episodes and complete the dataset; return its summary, or None without any episode."""
+        if self._writer is None and self._lock is not None:
+            self._lock.release()  # Without an episode no dataset was opened, which would release it.
         if not self._is_open or self._writer is None:
             self._is_open = False
             return None
@@ -260,7 +273,10 @@ class Writer:
             before=before,
         )
         folder = OutputFolder(
-            self._path, overwrite=self._overwrite or bool(replace_from), replace_from=replace_from
+            self._path,
+            overwrite=self._overwrite or bool(replace_from),
+            replace_from=replace_from,
+            lock=self._lock,
         )
         self._writer = DatasetWriter(folder, settings, committed=committed, flush_seconds=self._flush_every)
         self._rows = (SpaceRows(spec.observation_space), SpaceRows(spec.action_space))
@@ -277,6 +293,14 @@ class Writer:
             "reproducible": {"status": "unknown", "reason": self._kind},
             **surroundings(),
         }
+
+    def _continues(self) -> bool:
+        """Open the dataset in the folder behind its last committed episode; return False if there is none."""
+        recover_replaced(file_store(self._path), self._path)
+        if has_no_dataset(self._path):
+            return False
+        self._continue(read_info(self._path))
+        return True
 
     def _continue(self, info: DatasetInfo) -> None:
         """Open the dataset that `info` describes behind its last committed episode."""

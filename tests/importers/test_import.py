@@ -157,6 +157,27 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     assert not (tmp_path / "back").exists()
 
 
+def test_data_of_other_files_stay_there(tmp_path: Path) -> None:
+    """HDF5 can store the bytes of an array in any file, or map other files."""
+    (tmp_path / "secret").write_bytes(bytes(4096))
+    export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), "d4rl")
+    path = place_of("d4rl", tmp_path)
+    shutil.copy(path, tmp_path / "other.hdf5")
+    for kind in ("external", "virtual"):
+        with h5py.File(path, "a") as file:
+            rows = file["rewards"].shape
+            del file["rewards"]
+            if kind == "external":
+                file.create_dataset("rewards", rows, "f8", external=[(str(tmp_path / "secret"), 0, 4096)])
+            else:
+                layout = h5py.VirtualLayout(rows, "f8")
+                layout[:] = h5py.VirtualSource(tmp_path / "other.hdf5", "rewards", rows)
+                file.create_virtual_dataset("rewards", layout)
+        with raises(DatasetFormatError, "import-damaged", "rewards", "another file"):
+            import_dataset(path, tmp_path / "back")
+        assert not (tmp_path / "back").exists()
+
+
 MISSING = {
     "d4rl": "actions",
     "d3rlpy": "actions_2",

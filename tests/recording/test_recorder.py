@@ -19,6 +19,7 @@ from rollout_cli.dataset.reader import Episode
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.errors import ArgumentError, EnvError, EnvLoadError
 from rollout_cli.recording.recorder import Recorder, VectorRecorder
+from rollout_cli.recording.writer import Writer
 from tests.helpers.datasets import info_of, numbers_of, source_of
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.errors import raises
@@ -212,6 +213,28 @@ def test_what_cannot_be_recorded(tmp_path: Path) -> None:
     assert list(range(ended)) == numbers_of(tmp_path / "d")
     with raises(ArgumentError, "recorder-env", "vector environment"):
         Recorder(gymnasium.make_vec("CartPole-v1", num_envs=2), tmp_path / "e")
+
+
+def test_seeds_of_any_size(tmp_path: Path) -> None:
+    """Those beyond 64 bits are unknown; rows take an int or an array."""
+    with Recorder(gymnasium.make("CartPole-v1"), tmp_path / "d") as env:
+        for seed in (2**70, 7):
+            env.reset(seed=seed)
+            env.step(0)
+    assert [-1, 7] == [one.seed for one in rollout_cli.load(tmp_path / "d")]
+    rows = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode="NextStep")
+    vector = VectorRecorder(rows, tmp_path / "e")
+    starts: list[Any] = [3, np.array([5, 6])]
+    for start in starts:
+        vector.reset(seed=start)
+        vector.step(np.array([0, 1]))
+    vector.close()
+    assert [3, 4, 5, 6] == [one.seed for one in rollout_cli.load(tmp_path / "e")]
+
+
+def test_a_writer_is_no_target(tmp_path: Path) -> None:
+    with Writer(tmp_path / "d") as writer, raises(ArgumentError, "recorder-writer"):
+        Recorder(gymnasium.make("CartPole-v1"), writer)  # type: ignore[arg-type]
 
 
 def test_an_exception_of_the_program(tmp_path: Path) -> None:

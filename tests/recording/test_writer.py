@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 
 import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
-from rollout_cli.errors import ArgumentError, DatasetExistsError, DatasetLockedError, UsageError
+from rollout_cli.errors import (
+    ArgumentError,
+    DatasetExistsError,
+    DatasetLockedError,
+    RolloutError,
+    UsageError,
+)
 from rollout_cli.recording.writer import Writer
 from tests.dataset.test_round_trip import SPACES
 from tests.helpers.batches import assert_same_batches
@@ -127,6 +133,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "actions of episode 1": {"actions": np.zeros(19, np.int64)},
     "observations of episode 1": {"observations": np.zeros((21, 4), np.float32)},
     "rewards of episode 1": {"rewards": np.full(20, np.nan)},
+    "observations of episode 1 is a list": {"observations": [[1.0, 2.0, 3.0], [1.0]]},
     "terminated of episode 1": {"terminated": False, "truncated": False},
     "truncated of episode 1": {"truncated": 1},
     "env_infos['x'] of episode 1": {"env_infos": {"x": np.arange(3)}},
@@ -189,6 +196,45 @@ def test_folders(tmp_path: Path) -> None:
         Writer(tmp_path / "c", resume=True)
     with raises(UsageError, "writer-closed"):
         writer.write(**arrays(1))
+
+
+def test_a_dataset_is_read_only_when_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a writer that ends meanwhile would commit what the next one does not know, and overwrites."""
+    with Writer(tmp_path / "d", observation_space=BOX, action_space=TWO) as writer:
+        writer.write(**arrays(0))
+        monkeypatch.setattr("rollout_cli.recording.writer.read_info", lambda _: pytest.fail("it was read"))
+        with pytest.raises(DatasetLockedError):
+            Writer(tmp_path / "d", resume=True)
+    monkeypatch.undo()
+    with Writer(tmp_path / "d", resume=True) as writer:
+        assert 1 == writer.write(**arrays(1))
+
+
+def test_resume_where_nothing_is(tmp_path: Path) -> None:
+    """In an empty folder it starts; a folder with other files stays; nothing stays locked."""
+    (tmp_path / "d").mkdir()
+    for _ in range(2):
+        assert Writer(tmp_path / "d", resume=True).close() is None
+    with Writer(tmp_path / "d", action_space=TWO, resume=True) as writer:
+        writer.write(**arrays(0))
+    assert [0] == numbers_of(tmp_path / "d")
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "mine.txt").write_text("mine")
+    for _ in range(2):
+        with pytest.raises(RolloutError):
+            Writer(tmp_path / "e", resume=True)
+    assert "mine" == (tmp_path / "e" / "mine.txt").read_text()
+
+
+def test_sequences_of_one_length(tmp_path: Path) -> None:
+    """Arrays that numpy would join to one."""
+    space = spaces.Sequence(spaces.Box(0, 9, (2,), np.float32), stack=True)
+    seen = [np.full((3, 2), step, np.float32) for step in range(4)]
+    with Writer(tmp_path / "d", observation_space=space, action_space=TWO) as writer:
+        writer.write(seen, [0, 1, 0], [0, 0, 0], terminated=True, truncated=False)
+    (one,) = rollout_cli.load(tmp_path / "d")
+    for mine, theirs in zip(seen, one.observations, strict=False):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_an_exception_ends_the_dataset_as_interrupted(tmp_path: Path) -> None:
