@@ -27,8 +27,7 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
     stream; `("continue", ())` resumes streaming. While it streams, the worker sends `("trajectory",
     (EpisodeBatch, version, worker_number))` for each rollout. It stops at `("stop", ())` or when the
     sampler's queue is full; a batch that did not fit is sent first when streaming resumes. `("exit", ())`
-    ends the worker. Errors of user code are raised to the caller. The samplers of this package do not use
-    this function, but WorkerLoop.
+    ends the worker. Errors of user code are raised to the caller. This package's samplers use WorkerLoop.
 
     Args:
         factory: Builds the worker.

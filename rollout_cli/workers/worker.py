@@ -128,8 +128,7 @@ class Worker(InContext, abc.ABC):
 
     The verbs number a worker's episodes from `worker_number * 2**24`: no two workers run the same episode.
 
-    A subclass may override `worker_init` and the methods in `OVERRIDABLE`. Samplers do not call the verbs,
-    and reject a class that overrides them.
+    A subclass may override `worker_init` and the methods in `OVERRIDABLE`; samplers reject other overrides.
 
     Args:
         seed: The root seed of the run; every episode's seeds are derived from it and the episode number.

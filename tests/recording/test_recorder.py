@@ -216,7 +216,7 @@ def test_what_cannot_be_recorded(tmp_path: Path) -> None:
 
 
 def test_seeds_of_any_size(tmp_path: Path) -> None:
-    """Those beyond 64 bits are unknown; rows take an int or an array."""
+    """Those beyond 64 bits are unknown; rows take an int or a list."""
     with Recorder(gymnasium.make("CartPole-v1"), tmp_path / "d") as env:
         for seed in (2**70, 7):
             env.reset(seed=seed)
@@ -224,7 +224,7 @@ def test_seeds_of_any_size(tmp_path: Path) -> None:
     assert [-1, 7] == [one.seed for one in rollout_cli.load(tmp_path / "d")]
     rows = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode="NextStep")
     vector = VectorRecorder(rows, tmp_path / "e")
-    starts: list[Any] = [3, np.array([5, 6])]
+    starts: list[Any] = [3, [5, 6]]
     for start in starts:
         vector.reset(seed=start)
         vector.step(np.array([0, 1]))
