@@ -104,7 +104,8 @@ def test_a_run_that_was_asked_to_end_is_resumed(tmp_path: Path) -> None:
     assert_same_data(whole, out)
 
 
-@pytest.mark.parametrize("kind", usually(["collect", "exact"], lambda kind: kind == "collect"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["collect", "exact"])
 def test_a_run_that_is_killed_in_its_first_steps_keeps_its_episodes(tmp_path: Path, kind: str) -> None:
     """They are committed while another one hangs; a run that gets less far leaves them, and the last one has all."""
     whole, out, signs = tmp_path / "whole", tmp_path / "out", tmp_path / "signs"

@@ -56,7 +56,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "resume": ("collect", "--resume", "--episodes", "40", "-q", "-o", "{root}"),
 }
 
-COUNT, BLOCK = int(os.environ.get("ROLLOUT_TEST_MUTATIONS", "1500")), 20
+COUNT, BLOCK = int(os.environ.get("ROLLOUT_TEST_MUTATIONS", "1500")), 10
 """How many mutations there are; one block of them runs in the README's command."""
 
 
