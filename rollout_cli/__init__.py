@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         StepType as StepType,
         TrajectoryBatch as TrajectoryBatch,
     )
+    from rollout_cli.episodes.intervals import Interval as Interval
     from rollout_cli.errors import RolloutError as RolloutError
     from rollout_cli.exporters.export import export as export
     from rollout_cli.importers.load import ImportSummary as ImportSummary, import_dataset as import_dataset
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from rollout_cli.reports.page import write_report
     from rollout_cli.run.check import check as check
     from rollout_cli.run.collect import collect as collect
+    from rollout_cli.run.evaluate import evaluate as evaluate
+    from rollout_cli.run.evaluation import Evaluation as Evaluation, PolicyResult as PolicyResult
     from rollout_cli.run.merge import merge as merge
     from rollout_cli.run.replay import replay as replay
     from rollout_cli.run.tally import CollectResult as CollectResult
@@ -81,6 +84,7 @@ _HOMES = {
     "dataset.verify": ("verify",),
     "envs.updates": ("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"),
     "episodes.batch": ("EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch"),
+    "episodes.intervals": ("Interval",),
     "errors": ("RolloutError",),
     "exporters.export": ("export",),
     "importers.load": ("ImportSummary", "import_dataset"),
@@ -92,6 +96,8 @@ _HOMES = {
     "reports.page": ("report",),
     "run.check": ("check",),
     "run.collect": ("collect",),
+    "run.evaluate": ("evaluate",),
+    "run.evaluation": ("Evaluation", "PolicyResult"),
     "run.merge": ("merge",),
     "run.replay": ("replay",),
     "run.tally": ("CollectResult",),

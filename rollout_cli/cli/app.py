@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rollout_cli._version import __version__
-from rollout_cli.cli import change, collect, look, share, trust
+from rollout_cli.cli import change, collect, evaluate, look, share, trust
 from rollout_cli.cli.options import Command, Group, LazyCommand, epilog
 from rollout_cli.cli.output import print_text, report
 from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
@@ -62,6 +62,14 @@ app.command(
     help="Collect exactly N episodes from each worker, in worker order.",
     epilog=epilog("rollout exact --episodes-per-worker 5 --workers 3 --seed 0"),
 )(collect.collect)
+app.command(
+    "evaluate",
+    cls=LazyCommand,
+    epilog=epilog(
+        "rollout evaluate --policy ppo.zip --policy random --env LunarLander-v3 --deterministic",
+        "rollout evaluate --policy 'checkpoints/*.zip' --env HalfCheetah-v5 --episodes 50 --plot curve.png",
+    ),
+)(evaluate.evaluate)
 app.command("check", cls=LazyCommand, epilog=epilog("rollout check --policy ppo.zip --env LunarLander-v3"))(
     collect.check
 )

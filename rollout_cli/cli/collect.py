@@ -100,7 +100,8 @@ def _print_toml(options: Values) -> None:
     print_text(tomli_w.dumps(options).rstrip("\n"))
 
 
-def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
+def prepare_workers(config: CollectConfig) -> None:
+    """Start what workers need while this process goes on importing."""
     if config.sampler == "multiprocessing" and config.start_method == "forkserver":
         # Imported here because it imports numpy.
         from rollout_cli.samplers.processes.fork_server import running_server  # noqa: PLC0415
@@ -111,6 +112,10 @@ def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> Co
         if not faulthandler.is_enabled():
             # User code runs in this process: if it crashes, only faulthandler can report where.
             faulthandler.enable(file=2, all_threads=False)
+
+
+def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
+    prepare_workers(config)
     from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - imports numpy and gymnasium
 
     with showing_progress(wanted=progress, quiet=quiet) as receiver, user_output_on_stderr():

@@ -22,6 +22,7 @@ from rollout_cli.sources.untrusted import one_line, printable
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.reader import Dataset
+    from rollout_cli.episodes.intervals import Interval
 
 _WIDE = ("observation", "next_observation", "env_info", "agent_info")
 """Name prefixes of column groups that may have many columns."""
@@ -116,7 +117,7 @@ def _shortened(value: Any, digits: int = 6) -> str:
 def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     """Print statistics of returns, lengths, episode ends and every column."""
     from rollout_cli.reports.charts import stats_of  # noqa: PLC0415 - imports numpy and pyarrow
-    from rollout_cli.reports.identity import ends, figures, spread  # noqa: PLC0415 - as above
+    from rollout_cli.reports.identity import ends, estimates, figures, spread  # noqa: PLC0415 - as above
 
     dataset = rollout_cli.load(folder)
     steps = int(dataset.rows.column("length").sum())
@@ -124,17 +125,22 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     columns: Record = {}
     counted = 0
     values = {}
+    found: dict[str, Interval] = {}
     if len(dataset):
         columns, counted = stats_of(dataset)
         values = {name: dataset.rows.column(name) for name in ("return", "length")}
+        found = estimates(dataset)
     if json:
         spreads = {name: figures(array) for name, array in values.items()}
         totals = {"path": str(folder), "episodes": len(dataset), "steps": steps, "column_steps": counted}
-        print_json({**totals, **spreads, "ends": counts, "columns": columns})
+        intervals = {name: asdict(interval) for name, interval in found.items()}
+        print_json({**totals, **spreads, "estimates": intervals, "ends": counts, "columns": columns})
         return
     rows = {"episodes": f"{len(dataset):,}", "steps": f"{steps:,}"}
     for name, array in values.items():
         rows[name] = spread(array)
+    for name, interval in found.items():
+        rows[name] = f"{interval}, 95 % interval"
     for ending, count in counts.items():
         rows[ending] = f"{count:,} episodes"
     if counted < steps:

@@ -17,6 +17,8 @@ from rollout_cli.sources.remote import RemotePath, folder_of
 if TYPE_CHECKING:
     from rollout_cli.options.option import Option
 
+_AS_COLLECT = ("check", "tune")
+"""Commands with the options of `collect`: the arguments of a `collect` command work for them too."""
 _PRECEDENCE = (
     "Precedence: a flag, then an environment variable (ROLLOUT_ and the option's name, e.g. "
     "ROLLOUT_WORKERS=4), then the --config file, then the default."
@@ -103,7 +105,6 @@ class LazyCommand(Command):
     """A command with the options of a run, whose strings are in `context.obj` by option name.
 
     The options are declared on first use, because importing pydantic takes longer than `rollout --help`.
-    `check` and `tune` have the options of `collect`: the arguments of a `collect` command work for them too.
     """
 
     _declared: tuple[str, ...] = ()
@@ -112,8 +113,9 @@ class LazyCommand(Command):
         if not self._declared:
             from rollout_cli.options.config import options_of  # noqa: PLC0415 - imports pydantic
 
-            options = options_of("exact" if self.name == "exact" else "collect")
-            annotations = {option.name: _annotation(option) for option in options}
+            options = options_of("collect" if self.name in _AS_COLLECT else str(self.name))
+            own = {param.name for param in self.params}  # `evaluate` takes several policies.
+            annotations = {option.name: _annotation(option) for option in options if option.name not in own}
             self.params = [*_params(annotations), *self.params]
             self._declared = tuple(annotations)
         return super().get_params(ctx)

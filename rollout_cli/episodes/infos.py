@@ -31,6 +31,8 @@ INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 """The infos of `env.step`, of the policy, and of `env.reset`."""
 
 STRING = "string"
+SUCCESS_INFOS = ("env_info.is_success", "env_info.success")
+"""The infos by which environments of several packages say that an episode succeeded."""
 JSON = "json"
 """The kind of values without their own column type, which are stored as JSON strings."""
 

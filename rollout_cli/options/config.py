@@ -27,6 +27,8 @@ Values = dict[str, Any]
 
 _LONGEST_LABEL = 80
 DEFAULT_ENV = "CartPole-v1"
+DEFAULT_EPISODES = 100
+"""Of `rollout evaluate`."""
 DEFAULT_SAMPLER: Literal["multiprocessing", "local"] = "multiprocessing" if hasattr(os, "fork") else "local"
 """Windows cannot fork worker processes."""
 _WORKERS_OWN = {
@@ -82,7 +84,7 @@ def _option(panel: str, summary: str, default: Any = None, **attributes: Any) ->
 _amount = partial(_option, "How much")
 _code = partial(_option, "Policy and environment")
 _worker = partial(_option, "Workers and seeds")
-_dataset = partial(_option, "Dataset")
+_dataset = partial(_option, "Dataset", commands=("collect", "exact"))
 _fault = partial(_option, "Faults and endings")
 
 
@@ -109,7 +111,7 @@ class CollectConfig:
         "Collect episodes 0, 1, 2, … until they have N steps.", short="-n", commands=("collect",),
         is_amount=True, ends_run=True)
     episodes: types.Episodes | None = _amount(
-        "Collect N episodes, or the episodes numbered A to B-1.", metavar="N|A:B", commands=("collect",),
+        "Collect N episodes, or the episodes numbered A to B-1.", metavar="N|A:B", commands=("collect", "evaluate"),
         is_amount=True, ends_run=True)
     max_time: types.Duration | None = _amount(
         "Stop sampling after this time. Episodes after the first unfinished one are dropped.",
@@ -126,7 +128,8 @@ class CollectConfig:
         needs=(Rule("keep"),))
     shard: types.OneShard | None = _amount(
         "Collect part i of n; `rollout merge` joins the parts.", metavar="i/n", decides_data=True,
-        when_rerun=None, excludes=(_NEEDS_ALL_EPISODES("timesteps"), _NEEDS_ALL_EPISODES("max_time")))
+        commands=("collect", "exact"), when_rerun=None,
+        excludes=(_NEEDS_ALL_EPISODES("timesteps"), _NEEDS_ALL_EPISODES("max_time")))
     max_episode_length: types.Count | None = _amount(
         "Truncate episodes after N steps. A lower time limit of the environment still applies.",
         shown="the environment's time limit", decides_data=True)
@@ -140,7 +143,7 @@ class CollectConfig:
         dict, metavar="KEY=VALUE")
     policy_sha256: types.Sha256 | None = _code(
         "Expected SHA-256 of the policy file. It is checked before the file is loaded.",
-        metavar="HEX", when_rerun=None)
+        metavar="HEX", commands=("collect", "exact"), when_rerun=None)
     env: types.Text | None = _code(
         "Id, file, or module:attr. The id is one of gymnasium, the file a spec.json or a pickle. An rl_zoo3 run "
         "folder given as --policy implies it.", short="-e", metavar="SPEC", shown=DEFAULT_ENV)
@@ -246,7 +249,7 @@ class CollectConfig:
         when_rerun=None, excludes=(_NEEDS_PROCESSES(reason="the local sampler has no worker process to kill"),))
     grace: types.Seconds = _fault(
         "Time for running episodes after Ctrl-C or SIGTERM. Only episodes below the last finished "
-        "one use it.", 5.0)
+        "one use it.", 5.0, commands=("collect", "exact"))
     # fmt: on
 
     @property
@@ -262,7 +265,7 @@ class CollectConfig:
     def __post_init__(self) -> None:
         if self.command not in get_args(CommandName):
             raise ConfigError(
-                f"command must be 'collect' or 'exact', got {self.command!r}", code="option-value"
+                f"command must be 'collect', 'exact' or 'evaluate', got {self.command!r}", code="option-value"
             )
         for name, option in OPTIONS.items():
             object.__setattr__(self, name, option.read(getattr(self, name), name))

@@ -14,7 +14,7 @@ from rollout_cli.options import types
 from rollout_cli.options.rules import Rule
 from rollout_cli.redact import without_secrets
 
-CommandName = Literal["collect", "exact"]
+CommandName = Literal["collect", "exact", "evaluate"]
 UNCHANGED: Any = object()
 """Marks options that keep their value when an episode is rerun."""
 
@@ -24,7 +24,7 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of `rollout collect` or `rollout exact`."""
+    """An option of `rollout collect`, `rollout exact` or `rollout evaluate`."""
 
     name: str  # Name of the field of `CollectConfig`, and key in a TOML file.
     type: Any  # Annotated type of the field.

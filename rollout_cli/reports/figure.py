@@ -21,11 +21,10 @@ _COLUMNS = 3
 _DOTS = 144
 
 
-def write_figure(chart: Chart, path: Path) -> None:
-    """Write a chart to a new PNG or SVG file, chosen by its suffix.
+def check_figure(path: Path) -> None:
+    """Check, before the work for it, that a chart can be written.
 
     Raises:
-        DatasetExistsError: If the file exists.
         UsageError: If the suffix is not supported, or matplotlib is not installed.
     """
     if path.suffix not in SUFFIXES:
@@ -34,6 +33,18 @@ def write_figure(chart: Chart, path: Path) -> None:
             code="output-suffix",
             hint="pass a picture's name: {output=" + str(path.with_suffix(".png")) + "}",
         )
+    with needing("matplotlib"):
+        import matplotlib.figure  # noqa: PLC0415, F401 - an optional package
+
+
+def write_figure(chart: Chart, path: Path) -> None:
+    """Write a chart to a new PNG or SVG file, chosen by its suffix.
+
+    Raises:
+        DatasetExistsError: If the file exists.
+        UsageError: If the suffix is not supported, or matplotlib is not installed.
+    """
+    check_figure(path)
     with staged(path) as place:
         place.write_bytes(drawn(chart, path.suffix))
 
@@ -88,6 +99,11 @@ def _panel(axes: Any, chart: Bars | Ranges) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if isinstance(chart, Ranges):
         low, middle, high = chart.percentiles.T
+        if not chart.ordered:
+            places = range(len(chart.labels))
+            axes.errorbar(places, middle, [middle - low, high - middle], fmt="o", capsize=4, color=_COLOR)
+            axes.set_xticks(places, chart.labels, parse_math=False)
+            return
         axes.fill_between(chart.places, low, high, color=_COLOR, alpha=0.25, linewidth=0)
         axes.plot(chart.places, middle, color=_COLOR, marker="o", markersize=4)
         return

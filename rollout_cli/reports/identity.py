@@ -12,6 +12,8 @@ from rollout_cli.dataset.layout import acceptance_text, described, table_files
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.record import DatasetInfo, RunRecord
 from rollout_cli.dataset.run_changes import compare_runs
+from rollout_cli.episodes.infos import SUCCESS_INFOS
+from rollout_cli.episodes.intervals import Interval, interquartile_mean, mean, wilson
 from rollout_cli.keywords import Record
 from rollout_cli.options.config import DECISIVE
 
@@ -190,6 +192,22 @@ def figures(values: Array) -> dict[str, float]:
 def spread(values: Array) -> str:
     """Return the result of `figures` in one line."""
     return ", ".join(f"{name} {value:.6g}" for name, value in figures(values).items())
+
+
+def estimates(dataset: Dataset) -> dict[str, Interval]:
+    """Return what the episodes say about the policy: mean return, its interquartile mean, and rate of success.
+
+    The rate is that of an info in `SUCCESS_INFOS`, if the dataset has one.
+
+    Raises:
+        UsageError: If the info is neither a number nor a bool.
+    """
+    returns = dataset.rows.column("return")
+    found = {"mean return": mean(returns), "IQM of returns": interquartile_mean(returns)}
+    for name in SUCCESS_INFOS:
+        if name in dataset.info["features"]:
+            return found | {"success": wilson(int(dataset.rows.matching(name).sum()), len(dataset))}
+    return found
 
 
 def sized(n_bytes: int) -> str:

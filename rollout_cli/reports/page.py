@@ -31,7 +31,7 @@ from rollout_cli.reports.charts import (
     some_steps,
 )
 from rollout_cli.reports.frames import as_frame, image_column, png
-from rollout_cli.reports.identity import end_of, ends, facts_of, figures, identity, sized
+from rollout_cli.reports.identity import end_of, ends, estimates, facts_of, figures, identity, sized
 from rollout_cli.reports.svg import tag
 from rollout_cli.sources.untrusted import printable, shell_word
 
@@ -110,7 +110,8 @@ def _totals(dataset: Dataset, facts: Record) -> str:
         "status": str(facts["status"]),
     }
     shown = (tag("div", tag("dt", _safe(name)), tag("dd", _safe(value))) for name, value in tiles.items())
-    return tag("dl", *shown, class_="tiles")
+    intervals = "; ".join(f"{name} {interval}" for name, interval in estimates(dataset).items())
+    return tag("dl", *shown, class_="tiles") + tag("p", _safe(f"95 % intervals: {intervals}"))
 
 
 def _pairs(rows: Mapping[str, object]) -> str:

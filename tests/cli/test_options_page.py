@@ -24,19 +24,29 @@ MARKER = "<!-- the tables: python -m tests.cli.test_options_page -->"
 COLLECTING = ("collect", "exact")
 DRIVEN = ("check", "tune")
 """Commands that take the options of `collect` too."""
+ALSO = dict.fromkeys(DRIVEN, " It also takes the options of `collect`.") | {
+    "evaluate": " It also takes the options above that name it."
+}
 
 
 def _tables() -> str:
-    """Return the tables of the page: options of `collect` and `exact` by panel, then each other command."""
-    lines = ["## collect and exact"]
+    """Return the tables of the page: options of runs by panel, then those of each other command."""
+    lines = ["## collect, exact and evaluate"]
     for panel, options in groupby(OPTIONS.values(), key=lambda option: option.panel):
         lines += ["", f"### {panel}", "", *_header("default", "commands"), *map(_declared, options)]
     lines += ["", "### Output", "", *_header("default"), *_parameters("collect")]
     for name in _commands():
         if name not in COLLECTING:
-            also = " It also takes the options of `collect`." if name in DRIVEN else ""
             sentence = " ".join((_commands()[name].help or "").split("\n\n")[0].split())
-            lines += ["", f"## {name}", "", sentence + also, "", *_header("default"), *_parameters(name)]
+            lines += [
+                "",
+                f"## {name}",
+                "",
+                sentence + ALSO.get(name, ""),
+                "",
+                *_header("default"),
+                *_parameters(name),
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -56,6 +66,8 @@ def _declared(option: Option) -> str:
 def _parameters(command: str) -> Iterator[str]:
     """Yield the rows of a command's own parameters."""
     declared = {option.flag for option in OPTIONS.values()} if command in {*COLLECTING, *DRIVEN} else set()
+    if command == "evaluate":  # It takes several policies.
+        declared = {option.flag for option in OPTIONS.values() if command in option.commands} - {"--policy"}
     for parameter in _commands()[command].params:
         if declared.isdisjoint(parameter.opts):
             words, _, default = (parameter.help or "").partition(" (default: ")
@@ -101,7 +113,7 @@ def _skip_for_old_typer() -> None:
         pytest.skip("this version of Typer does not tell the help of arguments")
 
 
-@pytest.mark.parametrize("command", COLLECTING)
+@pytest.mark.parametrize("command", [*COLLECTING, "evaluate"])
 def test_an_option_has_one_line_of_help(
     command: str, rollout: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +124,7 @@ def test_an_option_has_one_line_of_help(
     assert [] == [line for line in lines if re.match("│ {30}", line)]
 
 
-@pytest.mark.parametrize("command", sorted({*_commands()} - {*COLLECTING, *DRIVEN}))
+@pytest.mark.parametrize("command", sorted({*_commands()} - {*COLLECTING, *ALSO}))
 def test_other_help_fits_a_screen(command: str, rollout: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 24 lines at 100 columns, without the empty first and last line."""
     _skip_for_old_typer()
