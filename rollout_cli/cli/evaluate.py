@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from pathlib import Path
@@ -21,7 +22,7 @@ from rollout_cli.cli.output import (
     showing_progress,
 )
 from rollout_cli.cli.streams import user_output_on_stderr
-from rollout_cli.errors import ConfigError
+from rollout_cli.errors import ConfigError, RolloutError
 from rollout_cli.sources.remote import folder_of
 
 if TYPE_CHECKING:
@@ -101,15 +102,22 @@ def evaluate(
 
         check_figure(plot)
     references = None if normalize is None else _references(normalize)
-    with showing_progress(wanted=None, quiet=quiet or json) as progress, user_output_on_stderr():
-        evaluation = evaluate_config(
-            policy or [request.policy],
-            request,
-            success=success,
-            normalize=references,
-            output=output,
-            progress=progress,
-        )
+    before_error: list[Evaluation] = []
+    try:
+        with showing_progress(wanted=None, quiet=quiet or json) as progress, user_output_on_stderr():
+            evaluation = evaluate_config(
+                policy or [request.policy],
+                request,
+                success=success,
+                normalize=references,
+                output=output,
+                progress=progress,
+                finished=before_error.append,
+            )
+    except RolloutError:
+        if before_error and not json:
+            _print(before_error[0], quiet=quiet)
+        raise
     if plot is not None:
         from rollout_cli.reports.figure import write_figure  # noqa: PLC0415 - as above
 
@@ -183,7 +191,9 @@ def _value(interval: Interval | None) -> str:
 
 
 def _range(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval.low:.5g} to {interval.high:.5g}"
+    # A single episode has no interval.
+    is_known = interval is not None and not math.isnan(interval.low)
+    return f"{interval.low:.5g} to {interval.high:.5g}" if interval and is_known else ""
 
 
 def _share(interval: Interval | None) -> str:

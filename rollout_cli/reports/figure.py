@@ -11,7 +11,7 @@ import numpy as np
 
 from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.reader import Dataset
-from rollout_cli.errors import UsageError
+from rollout_cli.errors import DatasetExistsError, UsageError
 from rollout_cli.reports.charts import Bars, Chart, Profiles, Ranges, are_halves, chart_of
 from rollout_cli.sources.loading import needing
 
@@ -25,6 +25,7 @@ def check_figure(path: Path) -> None:
     """Check, before the work for it, that a chart can be written.
 
     Raises:
+        DatasetExistsError: If the file exists.
         UsageError: If the suffix is not supported, or matplotlib is not installed.
     """
     if path.suffix not in SUFFIXES:
@@ -35,6 +36,10 @@ def check_figure(path: Path) -> None:
         )
     with needing("matplotlib"):
         import matplotlib.figure  # noqa: PLC0415, F401 - an optional package
+    if path.exists() or path.is_symlink():
+        raise DatasetExistsError(
+            f"{path} already exists", code="output-exists", hint="remove it, or choose another path"
+        )
 
 
 def write_figure(chart: Chart, path: Path) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rollout_cli.dataset.folder import check_folder
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import AnyChunk, episode_returns
 from rollout_cli.episodes.infos import SUCCESS_INFOS
-from rollout_cli.errors import PolicyLoadError, UsageError
+from rollout_cli.errors import DatasetExistsError, PolicyLoadError, RolloutError, UsageError
 from rollout_cli.keywords import Record
 from rollout_cli.options.config import DEFAULT_EPISODES, CollectConfig
 from rollout_cli.policies.adapt import adapt_policy
@@ -95,8 +94,12 @@ def evaluate_config(
     normalize: tuple[Reference, Reference] | None,
     output: Path | str | None,
     progress: Progress,
+    finished: Callable[[Evaluation], None] | None = None,
 ) -> Evaluation:
-    """Evaluate as `evaluate`, with the options of a configuration, whose policy is not used."""
+    """Evaluate as `evaluate`, with the options of a configuration, whose policy is not used.
+
+    If an error or a signal ends it, `finished` is called with the results of the policies before.
+    """
     refuse_in_worker("evaluate")
     candidates = [*_candidates([policies] if isinstance(policies, str) else policies)]
     if not candidates:
@@ -109,38 +112,46 @@ def evaluate_config(
     check_pins(config.pin)
     config = completed(config, progress)
     config = replace(config, seed=draw_root_seed() if config.seed is None else config.seed)
-    numbers = config.run_numbers
     expressions = [success] if success is not None else [*SUCCESS_INFOS]
-    outcomes = [_Outcome(numbers, expressions) for _ in candidates]
-    watched = [_Watched(progress, outcome) for outcome in outcomes]
+    folders = () if output is None else _folders(candidates, folder_of(str(output)))
     progress.start(
         label=f"{len(names)} policies in {config.env}" if len(names) > 1 else str(config.env),
         total_steps=None,
-        total_episodes=len(names) * len(numbers),
+        total_episodes=len(names) * len(config.run_numbers),
     )
-    paths: tuple[Path, ...] = ()
-    if output is None:
-        _sample(candidates, config, watched, progress)
-    else:
-        paths = _collect(candidates, config, watched, folder_of(str(output)), progress)
+    outcomes: list[_Outcome] = []
+
+    def evaluation() -> Evaluation:
+        expression = _success(expressions, outcomes, is_given=success is not None)
+        return Evaluation(
+            env=str(config.env),
+            seed=config.seed or 0,
+            policies=tuple(names[: len(outcomes)]),
+            checkpoints=tuple(candidate.checkpoint for candidate in candidates[: len(outcomes)]),
+            numbers=np.arange(*config.episodes or ()),
+            returns=np.array([outcome.returns for outcome in outcomes]),
+            lengths=np.array([outcome.lengths for outcome in outcomes]),
+            success=expression,
+            successes=np.array([outcome.successes[expression] for outcome in outcomes] if expression else []),
+            references=None,
+            paths=tuple(folders[: len(outcomes)]),
+        )
+
+    try:
+        if output is None:
+            _sample(candidates, config, expressions, outcomes, progress)
+        else:
+            runs = zip(candidates, folders, strict=True)
+            configs = [replace(config, policy=run.policy, output=folder) for run, folder in runs]
+            _collect(configs, expressions, outcomes, progress)
+    except RolloutError:
+        progress.finish()
+        if outcomes and finished is not None:
+            finished(evaluation())
+        raise
     progress.finish()
-    expression = _success(expressions, outcomes, is_given=success is not None)
-    evaluation = Evaluation(
-        env=str(config.env),
-        seed=config.seed or 0,
-        policies=tuple(names),
-        checkpoints=tuple(candidate.checkpoint for candidate in candidates),
-        numbers=np.arange(numbers.start, numbers.stop),
-        returns=np.array([outcome.returns for outcome in outcomes]),
-        lengths=np.array([outcome.lengths for outcome in outcomes]),
-        success=expression,
-        successes=np.array([outcome.successes[expression] for outcome in outcomes] if expression else []),
-        references=None,
-        paths=paths,
-    )
-    if normalize is None:
-        return evaluation
-    return replace(evaluation, references=_references(normalize, evaluation))
+    whole = evaluation()
+    return whole if normalize is None else replace(whole, references=_references(normalize, whole))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +218,13 @@ class _Watched(Progress):
 
 
 def _sample(
-    candidates: Sequence[_Candidate], config: CollectConfig, watched: Sequence[_Watched], progress: Progress
+    candidates: Sequence[_Candidate],
+    config: CollectConfig,
+    expressions: Sequence[str],
+    outcomes: list[_Outcome],
+    progress: Progress,
 ) -> None:
-    """Run the episodes of each policy on the same workers, and keep what `watched` takes of them."""
+    """Run the episodes of each policy on the same workers, and add what they gave to `outcomes`."""
     env = env_of(config)
     sources = [_source(candidate.policy, config) for candidate in candidates]
     numbers = config.run_numbers
@@ -223,38 +238,49 @@ def _sample(
         for place, source in enumerate(sources):
             # The workers are built with the first policy.
             update = source if place else None
+            outcome = _Outcome(numbers, expressions)
+            watched = _Watched(progress, outcome)
             for chunk in sampler.stream(Episodes(numbers.start, numbers.stop), agent_update=update):
-                watched[place].add(chunk)
+                watched.add(chunk)
             if signals.received is not None:
                 raise signals.error(f"the evaluation was ended by {signals.name}")
+            outcomes.append(outcome)
 
 
 def _collect(
-    candidates: Sequence[_Candidate],
-    config: CollectConfig,
-    watched: Sequence[_Watched],
-    output: Path,
-    progress: Progress,
-) -> tuple[Path, ...]:
-    """Collect a dataset with each policy, and return their folders in `output`."""
+    configs: Sequence[CollectConfig], expressions: Sequence[str], outcomes: list[_Outcome], progress: Progress
+) -> None:
+    """Collect each policy's dataset, and add what its episodes gave to `outcomes`."""
+    progress.begin()
+    for config in configs:
+        outcome = _Outcome(config.run_numbers, expressions)
+        collect(replace(config, command="collect"), progress=_Watched(progress, outcome))
+        outcomes.append(outcome)
+
+
+def _folders(candidates: Sequence[_Candidate], output: Path) -> list[Path]:
+    """Return a new folder in `output` for each policy, named after it.
+
+    Raises:
+        UsageError: If a policy is an object.
+        DatasetExistsError: If a folder exists.
+    """
     folders: list[Path] = []
     for candidate in candidates:
-        name = re.sub(r"[^A-Za-z0-9._]+", "-", candidate.name).strip("-.") or "policy"
-        taken = [folder.name for folder in folders]
-        folders.append(output / (name if name not in taken else f"{name}-{len(folders)}"))
         if not isinstance(candidate.policy, str):
             raise UsageError(
                 f"the policy {candidate.name!r} is an object, and a dataset records a SPEC",
                 code="policy-not-a-spec",
                 hint="pass SPECs, or omit {output}",
             )
-    for folder in folders:
-        check_folder(folder, overwrite=False)
-    progress.begin()
-    for candidate, folder, receiver in zip(candidates, folders, watched, strict=True):
-        run = replace(config, command="collect", policy=candidate.policy, output=folder)
-        collect(run, progress=receiver)
-    return tuple(folders)
+        name = re.sub(r"[^A-Za-z0-9._]+", "-", candidate.name).strip("-.") or "policy"
+        folder = output / name
+        folders.append(folder if folder not in folders else output / f"{name}-{len(folders)}")
+        if folders[-1].exists():
+            raise DatasetExistsError(
+                f"{folders[-1]} already exists", code="output-exists", hint="choose another {output}"
+            )
+    return folders
 
 
 def _source(policy: Any, config: CollectConfig) -> PolicySource:

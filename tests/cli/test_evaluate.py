@@ -99,3 +99,24 @@ def test_a_signal_ends_it(sampler: str) -> None:
         ran = run.end()
     assert (130, "") == (ran.code, ran.stdout)
     assert "the evaluation was ended by SIGINT" in ran.stderr
+
+
+def test_a_policy_that_fails_loses_no_result_before_it(rollout: Caller, tmp_path: Path) -> None:
+    """They are printed, and then the error."""
+    (tmp_path / "cut.pkl").write_bytes(b"\x80")
+    words = ("--env", GOAL, "--episodes", "5", "-p", "constant:0", "-p", "random")
+    ran = rollout(*EVALUATE, *words, "-p", tmp_path / "cut.pkl", code=3)
+    assert "[unpickle-failed]" in ran.stderr
+    assert rollout(*EVALUATE, *words).stdout == ran.stdout
+
+
+def test_a_picture_that_exists_is_refused_at_once(rollout: Caller, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib.figure")
+    (tmp_path / "curve.png").touch()
+    ran = rollout(*EVALUATE, "--episodes", "5", "--plot", tmp_path / "curve.png", code=None)
+    assert "[output-exists]" in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_one_episode_has_no_interval(rollout: Caller) -> None:
+    assert "nan" not in rollout(*EVALUATE, "--episodes", "1").stdout

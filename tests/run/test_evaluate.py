@@ -122,7 +122,7 @@ def test_datasets_are_kept_and_give_the_same(tmp_path: Path) -> None:
         assert [] == rollout_cli.verify(path).faults
         np.testing.assert_array_equal(evaluation.returns[place], rollout_cli.load(path).rows.column("return"))
         assert path == evaluation.results[place].path
-    with raises(DatasetExistsError, "folder-not-empty"):
+    with raises(DatasetExistsError, "output-exists"):
         rollout_cli.evaluate("random", GOAL, episodes=2, output=tmp_path / "d", **LOCAL)
 
 
