@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rollout_cli.errors import UsageError
+from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.sources.remote import RemotePath, folder_of
+from rollout_cli.sources.untrusted import shell_word
 
 if TYPE_CHECKING:
     from rollout_cli.options.option import Option
@@ -36,9 +37,29 @@ shown = functools.partial(flag, rich_help_panel="Output")
 """An option in the help panel for a command's output."""
 
 
-def folder_argument(metavar: str, words: str) -> Any:
+def folder_argument(metavar: str, words: str, parser: Callable[[str], Path] = folder_of) -> Any:
     """Return a Typer argument that takes folders as paths or URIs."""
-    return typer.Argument(metavar=metavar, help=words, show_default=False, parser=folder_of)
+    return typer.Argument(metavar=metavar, help=words, show_default=False, parser=parser)
+
+
+def _dataset_of(text: str) -> Path:
+    """Parse the folder of a dataset.
+
+    Raises:
+        DatasetFormatError: If it is a dataset of another tool.
+    """
+    path = folder_of(text)
+    if isinstance(path, RemotePath) or not path.exists() or (path / "meta" / "info.json").exists():
+        return path
+    from rollout_cli.importers.load import recognised  # noqa: PLC0415 - imports numpy and pyarrow
+
+    if (found := recognised(path)) is not None:
+        raise DatasetFormatError(
+            f"{path} is a dataset of {found.title}, expected one of rollout",
+            code="not-a-dataset",
+            hint=f"import it: rollout import {shell_word(path)} --from {found.name} --output DIR",
+        )
+    return path
 
 
 def local_path(text: str) -> Path:
@@ -58,7 +79,7 @@ def local_path(text: str) -> Path:
 
 
 ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", help="TOML file of options.")]
-Folder = Annotated[Path, folder_argument("DIR", "Dataset folder or URI.")]
+Folder = Annotated[Path, folder_argument("DIR", "Dataset folder or URI.", _dataset_of)]
 VerifyFlag = Annotated[
     bool,
     flag("--verify/--no-verify", help="Verify the input first (default)."),

@@ -83,17 +83,18 @@ def import_(
     *,
     from_: Annotated[
         str | None,
-        flag("--from", metavar="FORMAT", help="Format: d3rlpy, d4rl, minari or robomimic."),
+        flag("--from", metavar="FORMAT", help="Format: d3rlpy, d4rl, minari, ogbench, robomimic or sb3."),
     ] = None,
     env: Annotated[str | None, flag("--env", "-e", metavar="ID", help="Environment with the spaces.")] = None,
     n_actions: Annotated[
         int | None, flag("--n-actions", metavar="N", help="Number of discrete actions.", min=1)
     ] = None,
+    trust: Annotated[bool, flag("--trust", help="Unpickle a replay buffer, which may run any code.")] = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Import a dataset of another tool; nothing in it is run."""
-    summary = rollout_cli.import_dataset(source, output, from_, env=env, n_actions=n_actions)
+    """Import a dataset of another tool; without --trust nothing in it is run."""
+    summary = rollout_cli.import_dataset(source, output, from_, env=env, n_actions=n_actions, trust=trust)
     rows = {
         "dataset": summary.path,
         "format": summary.format,

@@ -17,6 +17,7 @@ from rollout_cli.recording.arrays import EpisodeArrays
 LAST_OBSERVATION = "last observations: stored as nan"
 ENDS = "whether an episode terminated or was truncated"
 SEEDS = "seeds"
+REWARDS = "rewards: stored as nan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,14 @@ class Format:
         title: The tools that write it.
         recognises: Whether a path, which exists, holds such a dataset, by its content.
         read: Opens it; closing the context closes its files.
+        runs_code: Whether opening it may run any code.
     """
 
     name: str
     title: str
     recognises: Callable[[Path], bool]
     read: Callable[[Path], AbstractContextManager[Foreign]]
+    runs_code: bool = False
 
 
 def with_unknown_last(observations: Any) -> Any:

@@ -13,14 +13,16 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.layout import info_path
+from rollout_cli.episodes.spaces import tree_leaves
 from rollout_cli.errors import (
     ArgumentError,
     DatasetFormatError,
     RolloutError,
     UnsupportedSpaceError,
     UsageError,
+    UserCodeError,
 )
-from rollout_cli.importers import columns, d3rlpy, minari, robomimic
+from rollout_cli.importers import columns, d3rlpy, minari, ogbench, robomimic, sb3
 from rollout_cli.importers.format import Foreign, Format
 from rollout_cli.recording.arrays import EpisodeArrays
 from rollout_cli.recording.writer import Writer
@@ -29,7 +31,8 @@ from rollout_cli.sources.remote import folder_of
 from rollout_cli.sources.untrusted import shell_word
 
 FORMATS: dict[str, Format] = {
-    each.name: each for each in (columns.D4RL, d3rlpy.FORMAT, minari.FORMAT, robomimic.FORMAT)
+    each.name: each
+    for each in (columns.D4RL, d3rlpy.FORMAT, minari.FORMAT, ogbench.FORMAT, robomimic.FORMAT, sb3.FORMAT)
 }
 """The formats by name."""
 
@@ -80,8 +83,9 @@ def import_dataset(
     *,
     env: str | None = None,
     n_actions: int | None = None,
+    trust: bool = False,
 ) -> ImportSummary:
-    """Write a dataset of another tool as a dataset of `rollout`. Nothing in it is run.
+    """Write a dataset of another tool as a dataset of `rollout`. Nothing in it is run, unless `trust` says so.
 
     Args:
         source: The file or folder of the other tool.
@@ -90,12 +94,14 @@ def import_dataset(
         env: The id of a registered environment, whose spaces the episodes have; needed by formats that do not
             store spaces, if a Box does not describe them.
         n_actions: The number of actions of a Discrete action space.
+        trust: True to unpickle a replay buffer, which may run any code.
 
     Raises:
         DatasetExistsError: If `path` exists.
         DatasetFormatError: If the dataset is damaged, or cannot be imported.
         StorageError: If a disk operation fails.
         UsageError: If the format is unknown, a package is missing, or the spaces are unknown.
+        UserCodeError: If the file is a pickle, and is not trusted.
 
     Example:
         >>> _ = rollout_cli.export(rollout_cli.load("data"), "d4rl", "data.hdf5")
@@ -105,6 +111,12 @@ def import_dataset(
     origin = Path(source)
     chosen = _format_of(origin, format)
     folder = folder_of(path)
+    if chosen.runs_code and not trust:
+        raise UserCodeError(
+            f"{origin} is a pickle, which can run any code when it is loaded; expected trust",
+            code="file-may-run-code",
+            hint="pass {trust=True} if the file is yours, or you trust it",
+        )
     with staged(folder) as place, ExitStack() as opened:
         with _reading(origin):
             foreign = opened.enter_context(chosen.read(origin))
@@ -124,7 +136,7 @@ def import_dataset(
                     writer.add(episode)
                 except (ArgumentError, UnsupportedSpaceError) as error:
                     raise _unfit(origin, error) from error
-                steps += len(episode.rewards)
+                steps += len(tree_leaves(episode.actions)[0])
         if not writer.next_number:
             raise DatasetFormatError(
                 f"{origin} has no episodes, expected at least 1", code="import-empty", hint=_DAMAGED_HINT
@@ -153,6 +165,12 @@ def _episodes(origin: Path, foreign: Foreign) -> Iterator[EpisodeArrays]:
         if episode is None:
             return
         yield episode
+
+
+def recognised(path: Path) -> Format | None:
+    """Return the format of a file or folder, if its content leaves no doubt."""
+    found = [each for each in FORMATS.values() if not each.runs_code and each.recognises(path)]
+    return found[0] if len(found) == 1 else None
 
 
 def _format_of(path: Path, name: str | None) -> Format:

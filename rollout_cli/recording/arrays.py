@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import InfoTable, tabulate
-from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows
+from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows, tree_leaves
 from rollout_cli.errors import ArgumentError
 from rollout_cli.sources.loading import first_line
 
@@ -25,7 +25,7 @@ class EpisodeArrays:
 
     observations: Any  # Tree of arrays (T + 1, *shape); the last one follows the last action.
     actions: Any  # Tree of arrays (T, *shape).
-    rewards: Any  # Real numbers (T,).
+    rewards: Any  # Real numbers (T,); None if they are unknown, which is stored as nan.
     terminated: bool
     truncated: bool
     env_infos: Infos = ()
@@ -64,11 +64,7 @@ def chunk_of(number: int, episode: EpisodeArrays, observations: SpaceRows, actio
     Raises:
         ArgumentError: If an array has another shape or type than its space, or the lengths disagree.
     """
-    rewards = _array(number, "rewards", episode.rewards)
-    if rewards.ndim != 1 or len(rewards) == 0 or rewards.dtype.kind not in "fiub":
-        raise _wrong(number, "rewards", rewards, "real numbers of shape (T,) with T > 0")
-    if np.isnan(rewards.astype(np.float64)).any():
-        raise _wrong(number, "rewards", "an array with nan", "real numbers")
+    rewards = _rewards(number, episode)
     for name in ("terminated", "truncated"):
         if not isinstance(getattr(episode, name), bool | np.bool_):
             raise _wrong(number, name, repr(getattr(episode, name)), "a bool: how the last step ended")
@@ -92,6 +88,18 @@ def chunk_of(number: int, episode: EpisodeArrays, observations: SpaceRows, actio
         agent_infos=_table(number, "agent_infos", episode.agent_infos, length),
         episode_infos=tabulate([episode.episode_info or {}]),
     )
+
+
+def _rewards(number: int, episode: EpisodeArrays) -> Array:
+    """Return the rewards, (T,); unknown ones are nan, and nan is not a reward."""
+    if episode.rewards is None:
+        return np.full(len(tree_leaves(episode.actions)[0]), np.nan)
+    rewards = _array(number, "rewards", episode.rewards)
+    if rewards.ndim != 1 or len(rewards) == 0 or rewards.dtype.kind not in "fiub":
+        raise _wrong(number, "rewards", rewards, "real numbers of shape (T,) with T > 0")
+    if np.isnan(rewards.astype(np.float64)).any():
+        raise _wrong(number, "rewards", "an array with nan", "real numbers")
+    return rewards
 
 
 def _columns(number: int, name: str, rows: SpaceRows, tree: Any, n_rows: int) -> tuple[Array, ...]:

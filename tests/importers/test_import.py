@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import shutil
 from pathlib import Path
@@ -15,7 +16,7 @@ from gymnasium import spaces
 import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import tree_leaves
-from rollout_cli.errors import DatasetExistsError, DatasetFormatError, UsageError
+from rollout_cli.errors import DatasetExistsError, DatasetFormatError, UsageError, UserCodeError
 from rollout_cli.importers.load import FORMATS, import_dataset
 from tests.exporters.cases import BOX, CHOICE, SPECS, MemoryDataset, batch_of, export_to, place_of
 from tests.helpers.datasets import source_of
@@ -23,8 +24,28 @@ from tests.helpers.errors import raises
 from tests.helpers.processes import called
 from tests.helpers.thorough import usually
 
+
+class Touch:
+    """Its pickle makes a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._path,)
+
+
 COLUMNS = ("d3rlpy", "d4rl", "robomimic")
 """Formats of one HDF5 file without spaces."""
+
+
+MISSING = {
+    "d4rl": "actions",
+    "d3rlpy": "actions_2",
+    "robomimic": "data/demo_2/actions",
+    "minari": "episode_2/actions",
+}
+"""By format in HDF5, a member that is needed."""
 
 
 def imported(folder: Path, name: str, spec: EnvSpec, **options: Any) -> tuple[EpisodeBatch, EpisodeBatch]:
@@ -78,6 +99,49 @@ def test_columns_come_back(tmp_path: Path, name: str, spec: EnvSpec) -> None:
         expected[exported.terminated] = np.nan
     np.testing.assert_array_equal(expected, back.last_observations)
     assert [-1] * 4 == back.seeds.tolist()
+
+
+def test_an_episode_without_rewards_and_ends_comes_back(tmp_path: Path) -> None:
+    """As OGBench's files are: the rewards are unknown, and so is how an episode ended."""
+    exported, back = imported(tmp_path, "ogbench", SPECS["box"])
+    assert_equal(exported.observations, back.observations)
+    assert_equal(exported.last_observations, back.last_observations)
+    assert_equal(exported.actions, back.actions)
+    assert np.isnan(back.rewards).all()
+    assert [True] * 4 == back.truncated.tolist()
+    assert "rewards: stored as nan" in source_of(tmp_path / "back")["imported"]["unknown"]
+
+
+def test_columns_of_other_lengths_are_refused(tmp_path: Path) -> None:
+    columns = {"observations": np.zeros((5, 2)), "actions": np.zeros((5, 1)), "terminals": np.arange(5) == 4}
+    for name, wrong in (("observations", np.zeros((4, 2))), ("terminals", np.zeros(5))):
+        np.savez(tmp_path / "a.npz", **{**columns, name: wrong})
+        with raises(DatasetFormatError, "import-damaged"):
+            import_dataset(tmp_path / "a.npz", tmp_path / "back")
+    np.savez(tmp_path / "a.npz", **{**columns, "actions": np.array([{}] * 5)})
+    with raises(DatasetFormatError, "import-damaged"):
+        import_dataset(tmp_path / "a.npz", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("name", [*MISSING, "ogbench"])
+def test_commands_name_the_format(tmp_path: Path, name: str) -> None:
+    """And how it is imported."""
+    export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), name)
+    path = place_of(name, tmp_path)
+    for words in (("info", path), ("verify", path), ("report", path, "-o", tmp_path / "a.html")):
+        said = called(*words, code=5).stderr
+        assert FORMATS[name].title in said
+        assert f"rollout import {path} --from {name} --output DIR" in said
+
+
+def test_a_pickle_is_not_loaded_without_trust(tmp_path: Path) -> None:
+    """Whatever names its format."""
+    for name in (None, "sb3"):
+        (tmp_path / "a.pkl").write_bytes(pickle.dumps(Touch(tmp_path / "ran")))
+        with raises(UserCodeError, "file-may-run-code"):
+            import_dataset(tmp_path / "a.pkl", tmp_path / "back", name)
+    assert ["a.pkl"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_named_observations_come_back(tmp_path: Path) -> None:
@@ -179,15 +243,7 @@ def test_data_of_other_files_stay_there(tmp_path: Path) -> None:
         assert not (tmp_path / "back").exists()
 
 
-MISSING = {
-    "d4rl": "actions",
-    "d3rlpy": "actions_2",
-    "robomimic": "data/demo_2/actions",
-    "minari": "episode_2/actions",
-}
-
-
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", MISSING)
 def test_a_missing_member_is_named(tmp_path: Path, name: str) -> None:
     """After two good episodes: nothing is left."""
     export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), name)
@@ -199,7 +255,7 @@ def test_a_missing_member_is_named(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "back").exists()
 
 
-@pytest.mark.parametrize("name", usually(FORMATS, "minari".__eq__))
+@pytest.mark.parametrize("name", usually([*MISSING, "ogbench"], "minari".__eq__))
 def test_damage_is_answered(tmp_path: Path, name: str) -> None:
     """Bytes that were changed or cut: an import, or one clear error and no folder."""
     export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), name)
