@@ -49,7 +49,7 @@ def _dataset_of(text: str) -> Path:
         DatasetFormatError: If it is a dataset of another tool.
     """
     path = folder_of(text)
-    if isinstance(path, RemotePath) or not path.exists() or (path / "meta" / "info.json").exists():
+    if isinstance(path, RemotePath) or not path.exists():
         return path
     from rollout_cli.importers.load import recognised  # noqa: PLC0415 - imports numpy and pyarrow
 

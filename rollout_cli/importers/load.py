@@ -22,7 +22,7 @@ from rollout_cli.errors import (
     UsageError,
     UserCodeError,
 )
-from rollout_cli.importers import columns, d3rlpy, minari, ogbench, robomimic, sb3
+from rollout_cli.importers import columns, d3rlpy, lerobot, minari, ogbench, robomimic, sb3
 from rollout_cli.importers.format import Foreign, Format
 from rollout_cli.recording.arrays import EpisodeArrays
 from rollout_cli.recording.writer import Writer
@@ -32,7 +32,10 @@ from rollout_cli.sources.untrusted import shell_word
 
 FORMATS: dict[str, Format] = {
     each.name: each
-    for each in (columns.D4RL, d3rlpy.FORMAT, minari.FORMAT, ogbench.FORMAT, robomimic.FORMAT, sb3.FORMAT)
+    for each in (
+        *(columns.D4RL, d3rlpy.FORMAT, lerobot.FORMAT, minari.FORMAT),
+        *(ogbench.FORMAT, robomimic.FORMAT, sb3.FORMAT),
+    )
 }
 """The formats by name."""
 
@@ -179,7 +182,7 @@ def _format_of(path: Path, name: str | None) -> Format:
         raise UsageError(
             f"unknown format {name!r}", code="format-unknown", hint=f"choose from {', '.join(FORMATS)}"
         )
-    if info_path(path).is_file():
+    if info_path(path).is_file() and recognised(path) is None:
         raise UsageError(
             f"{path} is a dataset of rollout, and needs no import",
             code="import-not-needed",

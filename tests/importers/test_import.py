@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 import shutil
@@ -10,6 +11,8 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
@@ -112,6 +115,66 @@ def test_an_episode_without_rewards_and_ends_comes_back(tmp_path: Path) -> None:
     assert "rewards: stored as nan" in source_of(tmp_path / "back")["imported"]["unknown"]
 
 
+@pytest.mark.parametrize("name", ["box", "named"])
+def test_lerobot_comes_back(tmp_path: Path, name: str) -> None:
+    """With the task, and both ends, where the exporter wrote them."""
+    vectors = spaces.Dict({"arm": BOX, "gripper": spaces.Box(-1, 1, (2, 3))})
+    spec = {"box": SPECS["box"], "named": EnvSpec(vectors, vectors)}[name]
+    exported, back = imported(tmp_path, "lerobot", spec)
+    assert_equal(exported.observations, back.observations)
+    assert_equal(exported.actions, back.actions)
+    np.testing.assert_allclose(exported.rewards, back.rewards, rtol=1e-6)
+    assert_equal(exported.terminated, back.terminated)
+    assert_equal(exported.truncated | ~exported.terminated, back.truncated)
+    assert all(np.isnan(leaf).all() for leaf in tree_leaves(back.last_observations))
+    assert 1 == len({*back.episode_infos["task"].tolist()})
+
+
+def test_lerobot_without_ends_and_rewards(tmp_path: Path) -> None:
+    """As recorded demonstrations are, with several tasks, success and a video."""
+    features = {
+        "observation.state": ("float32", [2]),
+        "observation.images.top": ("video", [48, 64, 3]),
+        "action": ("float32", [1]),
+        "next.success": ("bool", [1]),
+        "next.done": ("bool", [1]),
+        **dict.fromkeys(("episode_index", "index", "task_index"), ("int64", [1])),
+    }
+    info = {
+        "codebase_version": "v3.0",
+        "features": {name: {"dtype": dtype, "shape": shape} for name, (dtype, shape) in features.items()},
+    }
+    place = tmp_path / "robot"
+    (place / "meta").mkdir(parents=True)
+    (place / "data/chunk-000").mkdir(parents=True)
+    (place / "meta/info.json").write_text(json.dumps(info))
+    pq.write_table(pa.table({"task": ["push", "lift"], "task_index": [0, 1]}), place / "meta/tasks.parquet")
+    rows: dict[str, Any] = {
+        "observation.state": [[float(index), 0.5] for index in range(5)],
+        "action": [float(index) for index in range(5)],
+        "next.success": [False, True, False, False, False],
+        "next.done": [False, True, False, False, True],
+        "episode_index": [0, 0, 1, 1, 1],
+        "index": [*range(5)],
+        "task_index": [1, 1, 0, 0, 1],
+    }
+    pq.write_table(pa.table(rows), place / "data/chunk-000/file-000.parquet")
+    summary = import_dataset(place, tmp_path / "back")
+    assert "observation.images.top: images are not imported" in summary.unknown
+    one, two = rollout_cli.load(tmp_path / "back")
+    assert ("lift", "push") == (one.episode_infos["task"], two.episode_infos["task"])
+    assert ["push", "push", "lift"] == two.env_infos["task"].tolist()
+    assert [False, True] == one.env_infos["success"].tolist()
+    assert (False, True) == (one.terminated, one.truncated)
+    np.testing.assert_array_equal([[2, 0.5], [3, 0.5], [4, 0.5]], two.observations)
+    assert np.isnan(two.rewards).all()
+    rows["observation.state"][3] = [1.0]
+    pq.write_table(pa.table(rows), place / "data/chunk-000/file-000.parquet")
+    with raises(DatasetFormatError, "import-damaged", "observation.state", "5 values in 3 rows"):
+        import_dataset(place, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 def test_columns_of_other_lengths_are_refused(tmp_path: Path) -> None:
     columns = {"observations": np.zeros((5, 2)), "actions": np.zeros((5, 1)), "terminals": np.arange(5) == 4}
     for name, wrong in (("observations", np.zeros((4, 2))), ("terminals", np.zeros(5))):
@@ -124,7 +187,7 @@ def test_columns_of_other_lengths_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "back").exists()
 
 
-@pytest.mark.parametrize("name", [*MISSING, "ogbench"])
+@pytest.mark.parametrize("name", [*MISSING, "ogbench", "lerobot"])
 def test_commands_name_the_format(tmp_path: Path, name: str) -> None:
     """And how it is imported."""
     export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), name)
