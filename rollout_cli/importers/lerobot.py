@@ -88,8 +88,12 @@ def _column(file: Path, name: str, column: pa.ChunkedArray, shape: tuple[int, ..
     return np.asarray(values.reshape(len(column), *shape))
 
 
+def _scalars(values: Array) -> Array:
+    return values[:, 0] if values.shape[1:] == (1,) else values
+
+
 def _episode(file: Path, columns: dict[str, Array], tasks: Mapping[int, str]) -> EpisodeArrays:
-    found = {name: values[:, 0] if values.shape[1:] == (1,) else values for name, values in columns.items()}
+    found = {name: _scalars(values) for name, values in columns.items()}
     truncated = bool(found[_TRUNCATED][-1]) if _TRUNCATED in found else False
     terminated = bool(found[_TERMINATED][-1]) if _TERMINATED in found else False
     described = [tasks[number] for number in found["task_index"].tolist()]
