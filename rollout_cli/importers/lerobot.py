@@ -56,7 +56,9 @@ def _info(path: Path) -> dict[str, Any]:
 
 def _episodes(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[EpisodeArrays]:
     tasks = pq.read_table(path / "meta" / "tasks.parquet")
-    names = dict(zip(tasks["task_index"].to_pylist(), tasks["task"].to_pylist(), strict=True))
+    # LeRobot writes the tasks as the index of pandas, a column with a name of pandas.
+    (column,) = [name for name in tasks.column_names if name != "task_index"]
+    names = dict(zip(tasks["task_index"].to_pylist(), tasks[column].to_pylist(), strict=True))
     files = sorted((path / "data").glob("chunk-*/file-*.parquet"))
     for file in files:
         table = pq.read_table(file, columns=[*shapes])

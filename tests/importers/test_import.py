@@ -148,7 +148,9 @@ def test_lerobot_without_ends_and_rewards(tmp_path: Path) -> None:
     (place / "meta").mkdir(parents=True)
     (place / "data/chunk-000").mkdir(parents=True)
     (place / "meta/info.json").write_text(json.dumps(info))
-    pq.write_table(pa.table({"task": ["push", "lift"], "task_index": [0, 1]}), place / "meta/tasks.parquet")
+    pq.write_table(
+        pa.table({"__index_level_0__": ["push", "lift"], "task_index": [0, 1]}), place / "meta/tasks.parquet"
+    )
     rows: dict[str, Any] = {
         "observation.state": [[float(index), 0.5] for index in range(5)],
         "action": [float(index) for index in range(5)],
