@@ -14,7 +14,9 @@ WHOLE = os.environ.get("ROLLOUT_TEST_GALLERY") == "1"
 """Whether rows that need further packages are run."""
 
 FURTHER = (
+    "buffers",
     "check",
+    "evaluate",
     "films",
     "learning",
     "loaders",
