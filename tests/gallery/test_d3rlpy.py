@@ -1,6 +1,6 @@
 """Models of d3rlpy: `--policy FILE` acts as `algo.predict` does, and nothing in the file runs.
 
-d3rlpy pins gymnasium, so `.ci/matrix/policies` runs this module in an environment of its own.
+d3rlpy pins gymnasium, so `.ci/matrix/libraries` runs this module in an environment of its own.
 """
 
 from __future__ import annotations
@@ -178,3 +178,33 @@ def test_what_is_refused(models: dict[str, Any], d3rlpy: Any, tmp_path: Path) ->
     transformer.save(tmp_path / "transformer.d3")
     with raises(PolicyLoadError, "policy-unsupported", "DiscreteDecisionTransformer"):
         policy_source(str(tmp_path / "transformer.d3")).load(spec_of(CARTPOLE))
+
+
+@pytest.mark.parametrize("env_id", [PENDULUM, CARTPOLE])
+def test_a_buffer_that_it_dumps_is_imported(d3rlpy: Any, tmp_path: Path, env_id: str) -> None:
+    """With the values that it holds; the last row of an episode that did not terminate is its last observation."""
+    env: Any = gymnasium.make(env_id)
+    buffer = d3rlpy.dataset.create_infinite_replay_buffer(env=env)
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        observation, _ = env.reset(seed=number)
+        has_ended = False
+        while not has_ended:
+            action = rng.uniform(-2, 2, 1).astype(np.float32) if env_id == PENDULUM else rng.integers(2)
+            following, reward, terminated, truncated, _ = env.step(action)
+            buffer.append(observation, action, float(reward))
+            observation = following
+            has_ended = terminated or truncated
+        buffer.clip_episode(terminated)
+    with (tmp_path / "buffer.h5").open("w+b") as file:
+        buffer.dump(file)
+    rollout_cli.import_dataset(tmp_path / "buffer.h5", tmp_path / "d", env=env_id)
+    assert [] == rollout_cli.verify(tmp_path / "d").faults
+    for theirs, ours in zip(buffer.episodes, rollout_cli.load(tmp_path / "d"), strict=True):
+        length = len(theirs.rewards) - (not theirs.terminated)
+        assert (length, bool(theirs.terminated)) == (len(ours.rewards), bool(ours.terminated))
+        np.testing.assert_array_equal(theirs.observations[:length], ours.observations)
+        np.testing.assert_array_equal(theirs.actions[:length].ravel(), ours.actions.ravel())
+        np.testing.assert_array_equal(theirs.rewards[:length, 0], ours.rewards)
+        last = np.full_like(ours.last_observation, np.nan) if theirs.terminated else theirs.observations[-1]
+        np.testing.assert_array_equal(last, ours.last_observation)

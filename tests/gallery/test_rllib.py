@@ -1,6 +1,6 @@
 """RLModules of RLlib: `--policy FOLDER` acts as RLlib itself does, and nothing in the folder runs.
 
-RLlib pins gymnasium, so `.ci/matrix/policies` runs this module in an environment of its own.
+RLlib pins gymnasium, so `.ci/matrix/libraries` runs this module in an environment of its own.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from tests.soak.cycles import run_cycles
 from tests.soak.disk import fail_everywhere, kill_edits, kill_everywhere
 from tests.soak.exports import kill_exports
 from tests.soak.kills import SETTINGS, kill_all
+from tests.soak.recorders import kill_recorders
 
 KILLS, EXPORT_KILLS, CYCLES, EXAMPLES = 200, 120, 1_000, 2_000
 PROPERTIES = ["tests/sampling/test_machines.py"]
@@ -60,6 +61,7 @@ def _parts(work: Path, share: int, seed: int) -> Iterator[Callable[[], str]]:
     yield partial(apart, f"overwrites({share})")
     yield partial(apart, f"edits({3 * share})")
     yield partial(apart, f"exports({EXPORT_KILLS // share}, {seed})")
+    yield partial(kill_recorders, work / "recorders", KILLS // share, random.Random(f"{seed} recorders"))
     yield partial(properties, EXAMPLES // share, seed)
 
 
