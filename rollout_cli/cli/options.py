@@ -57,7 +57,7 @@ def _dataset_of(text: str) -> Path:
         raise DatasetFormatError(
             f"{path} is a dataset of {found.title}, expected one of rollout",
             code="not-a-dataset",
-            hint=f"import it: rollout import {shell_word(path)} --from {found.name} --output DIR",
+            hint=f"import it: rollout import {shell_word(path)} --from {found.name} {{output=DIR}}",
         )
     return path
 

@@ -135,11 +135,15 @@ def _not_deterministic(name: str) -> PolicyLoadError:
     )
 
 
+_OPTIONAL = {"seed": 1, "seed_rows": 2, "observe_reward": 1, "observe_rewards": 2}
+"""The methods that a policy may have, and how many arguments each takes."""
+
+
 class _OwnPolicy(AdaptedPolicy):
-    """A policy around the user's object, which calls its `reset`, `seed` and `seed_rows` if they exist.
+    """A policy around the user's object, which calls its `reset` and the methods in `_OPTIONAL` if they exist.
 
     A `reset` without a mask argument resets all rows, but episodes end at different steps: such a policy acts
-    on one row at a time.
+    on one row at a time. So does a policy that takes rewards only as `observe_reward`.
     """
 
     def __init__(self, wrapped: Any) -> None:
@@ -148,16 +152,24 @@ class _OwnPolicy(AdaptedPolicy):
         self.resets = self._reset is not None
         self._resets_rows = self._reset is not None and _takes_positional(self._reset, 1)
         self.row_by_row = self.resets and not self._resets_rows
-        for name, count in (("seed", 1), ("seed_rows", 2)):
+        for name, count in _OPTIONAL.items():
             method = own_method(wrapped, name)
             if method is not None and _takes_positional(method, count):
                 setattr(self, name, method)
+        if self.observe_reward is not None and self.observe_rewards is None:
+            self.row_by_row = True
+        elif self.observe_rewards is not None and self.observe_reward is None:
+            self.observe_reward = partial(_observe_one_row, self.observe_rewards)
 
     def reset(self, do_resets: Array | None = None) -> None:
         if self._reset is not None and self._resets_rows:
             self._reset(do_resets)
         elif self._reset is not None:
             self._reset()
+
+
+def _observe_one_row(observe_rewards: Callable[[Array, Array], Any], reward: float) -> None:
+    observe_rewards(np.ones(1, bool), np.array([reward]))
 
 
 class _CallablePolicy(_OwnPolicy):

@@ -20,7 +20,7 @@ from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding.seeds import derive_seed
 
 _INNER_ATTRIBUTES = (
-    *("row_wise", "row_by_row", "resets", "methods", "takes_masks"),
+    *("row_wise", "row_by_row", "resets", "methods", "takes_masks", "observe_reward", "observe_rewards"),
     *("acts_alike", "reset", "get_param_values", "set_param_values"),
 )
 

@@ -39,6 +39,13 @@ class Policy(Protocol):
     - `seed(seed)`, for `get_action`: an integer in [0, 2**64).
     - `seed_rows(mask, seeds)`, for `get_actions`: bool (n,) and uint64 (n,); seeds outside the mask are
       ignored. Row j must use its own generator, and act as after `seed(seeds[j])`.
+
+    A policy that depends on the rewards may have two more. They are called before each action of an episode
+    but its first, with the reward of the step before:
+
+    - `observe_reward(reward)`, for `get_action`: a float.
+    - `observe_rewards(mask, rewards)`, for `get_actions`: bool (n,) and float64 (n,); the mask is false in rows
+      whose episode has no step yet.
     """
 
     def get_action(self, observation: Any) -> ActionAndInfo:
@@ -91,6 +98,8 @@ class AdaptedPolicy(Policy):
     # The user's methods, or None.
     seed: Callable[[int], Any] | None = None
     seed_rows: Callable[[Array, Array], Any] | None = None
+    observe_reward: Callable[[float], Any] | None = None
+    observe_rewards: Callable[[Array, Array], Any] | None = None
     takes_masks: bool = False  # A worker must pass masks, by `act` or `act_batch`.
 
     def __init__(self, wrapped: Any = None) -> None:

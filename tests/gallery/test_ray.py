@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from rollout_cli import Episodes, MinTimesteps, RaySampler, Supervision
+from rollout_cli import Episodes, MinTimesteps, RaySampler, Supervision, evaluate
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import ChunkRef
 from rollout_cli.errors import UsageError, WorkerError
@@ -63,6 +64,18 @@ def test_a_node_dies_in_the_middle_of_a_run(cluster: Cluster, tmp_path: Path) ->
     assert "was lost" in ran.stderr, ran.said
     rollout(*COLLECT, "--sampler", "local", "--workers", "1", "--output", one)
     assert_same_data(one, many)
+
+
+def test_an_evaluation_is_that_of_local_workers(cluster: Cluster) -> None:
+    """Two policies, one after the other, on workers of two nodes."""
+    for _ in range(2):
+        node_of(cluster)
+    policies = ["random", "constant:1"]
+    where = {"sampler": "ray", "ray_address": cluster.address, "workers": 2}
+    remote = evaluate(policies, "CartPole-v1", episodes=20, seed=0, **where)
+    local = evaluate(policies, "CartPole-v1", episodes=20, seed=0, sampler="local")
+    np.testing.assert_array_equal(local.returns, remote.returns)
+    np.testing.assert_array_equal(local.lengths, remote.lengths)
 
 
 def test_what_a_dead_node_kept_is_run_again(cluster: Cluster) -> None:

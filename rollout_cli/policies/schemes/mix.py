@@ -40,6 +40,8 @@ class MixPolicy(AdaptedPolicy):
         self._index = 0
         self.acts_within_space = all(component.acts_within_space for component in components)
         self.takes_masks = any(component.takes_masks for component in components)
+        if any(component.observe_reward for component in components):
+            self.observe_reward = self._observe_reward
 
     def seed(self, seed: int) -> None:
         self._index = bisect_right(self._edges, derive_seed(seed, "policy", "mix") / 2**64)
@@ -49,6 +51,10 @@ class MixPolicy(AdaptedPolicy):
 
     def reset(self, do_resets: Array | None = None) -> None:
         self._components[self._index].reset(do_resets)
+
+    def _observe_reward(self, reward: float) -> None:
+        if (observe := self._components[self._index].observe_reward) is not None:
+            observe(reward)
 
     def get_action(self, observation: Any, masks: Any = None) -> ActionAndInfo:
         action, info = self._components[self._index].act(observation, masks)

@@ -71,6 +71,7 @@ class NativeEngine:
         self._is_started = False
         self._where = RESET
         self._leaves: list[Array] = []
+        self._rewards = np.zeros(self._n_rows)  # Of the last step.
         self._acting = f"policy.{setting.policy.methods[1]}"
         self._policy = NativePolicy(setting, rows)
         self._policy.watch()
@@ -166,6 +167,9 @@ class NativeEngine:
         self._where = self._acting
         # Rebuild the tree from the checked leaves: gymnasium batches strings as tuples.
         observations = self._spaces.tree(self._leaves)
+        if self._policy.observes_rewards:
+            has_step = (self._running.number != NO_NUMBER) & (buffer.step > self._running.start)
+            self._policy.observe(has_step, self._rewards)
         action, actions, infos = self._policy.act(observations, self._running.number)
         buffer.put_actions(actions)
         buffer.put_infos("agent", infos)
@@ -173,7 +177,8 @@ class NativeEngine:
         result = self._rows.env.step(action)
         self._where = STEP_RESULT
         observations, rewards, terminated, truncated, infos = result
-        buffer.put_rewards(reward_batch(rewards, n_rows))
+        self._rewards = reward_batch(rewards, n_rows)
+        buffer.put_rewards(self._rewards)
         self._keep_observations(observations)
         terminated = flag_batch("terminated", terminated, n_rows)
         self._finish_step(terminated, flag_batch("truncated", truncated, n_rows), infos)

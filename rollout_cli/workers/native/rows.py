@@ -187,6 +187,15 @@ class NativePolicy:
         if self._policy.resets:
             self._policy.reset(row_mask(rows, self._rows.n_rows))
 
+    @property
+    def observes_rewards(self) -> bool:
+        return self._policy.observe_rewards is not None
+
+    def observe(self, mask: Array, rewards: Array) -> None:
+        """Give the policy the rewards (n,) of the last step; only those of the rows in the mask (n,) count."""
+        assert self._policy.observe_rewards is not None
+        self._policy.observe_rewards(mask, rewards.copy())
+
     def act(self, observations: Any, numbers: Array) -> tuple[Any, list[Array], Any]:
         """Choose actions for a tree of arrays (n, *shape); `numbers`, int64 (n,), are the rows' episodes.
 

@@ -66,6 +66,8 @@ class LockstepRows(PythonRows):
         self._row = None
         self._where = self._acting
         observations = self._last_observations()
+        if self._policy.observe_rewards is not None:
+            self._policy.observe_rewards(*self._last_rewards())
         if self._policy.takes_masks:
             actions, infos = self._policy.act_batch(observations, self._masks())
         else:
@@ -92,6 +94,16 @@ class LockstepRows(PythonRows):
             pieces = [column.cut(-1, None) for column in columns]
             leaves.append(columns[0].joined(pieces, len(pieces)))
         return self._observations.tree(leaves)
+
+    def _last_rewards(self) -> tuple[Array, Array]:
+        """Return the rows whose episode has a step, bool (n,), and the rewards of their last steps, float64 (n,)."""
+        mask = np.zeros(len(self._rows), bool)
+        rewards = np.zeros(len(self._rows))
+        for row in self._rows:
+            if row.number != NO_NUMBER and row.recorder.rewards:
+                mask[row.index] = True
+                rewards[row.index] = row.recorder.rewards[-1]
+        return mask, rewards
 
     def _split(self, actions: Any) -> list[Any]:
         try:

@@ -7,9 +7,12 @@ PEARL.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rollout_cli.errors import UserCodeError
+from rollout_cli.policies.policy import ActionAndInfo
 from rollout_cli.seeding.seeds import derive_seed
 from rollout_cli.sources.loading import reporting
 from rollout_cli.workers.checks import frozen_copy
@@ -38,6 +41,8 @@ class SequentialRows(PythonRows):
         Observations are recorded before the policy call, and actions before `env.step`.
         """
         act = self._act_masked if self._policy.takes_masks else self._policy.get_action
+        if self._policy.observe_reward is not None:
+            act = partial(self._act_after_reward, act, self._policy.observe_reward)
         row = self._row
         while True:
             if row is None or row.number == NO_NUMBER:
@@ -59,6 +64,15 @@ class SequentialRows(PythonRows):
                     return row
             if not self._queue or clock() >= deadline or self.finished_rows >= enough:
                 return row
+
+    def _act_after_reward(
+        self, act: Callable[[Any], ActionAndInfo], observe: Callable[[float], Any], observation: Any
+    ) -> ActionAndInfo:
+        """Act, and before that give the policy the reward of the episode's last step."""
+        assert self._row is not None
+        if rewards := self._row.recorder.rewards:
+            observe(float(rewards[-1]))
+        return act(observation)
 
     def _act_masked(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         assert self._row is not None
