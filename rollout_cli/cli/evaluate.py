@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import shutil
@@ -29,51 +30,39 @@ if TYPE_CHECKING:
     from rollout_cli.episodes.intervals import Interval
     from rollout_cli.run.evaluation import Evaluation
 
-_code = "Policy and environment"
+_code = functools.partial(flag, rich_help_panel="Policy and environment")
 _FEWEST_DRAWN = 3  # Policies of a chart in the terminal.
+
+PoliciesFlag = Annotated[
+    list[str] | None,
+    _code("--policy", "-p", metavar="SPEC", help="Policy, or a pattern such as '*.zip'; repeatable."),
+]
+SuccessFlag = Annotated[
+    str | None,
+    _code("--success", metavar="EXPRESSION", help="Condition for success. (default: an info)"),
+]
+NormalizeFlag = Annotated[
+    str | None,
+    _code("--normalize", metavar="LOW,HIGH", help="Returns, or policies, with the scores 0 and 100."),
+]
+OutputFlag = Annotated[
+    Path | None,
+    shown("--output", "-o", metavar="DIR", help="Keep the episodes: one dataset a policy.", parser=folder_of),
+]
+PlotFlag = Annotated[
+    Path | None,
+    shown("--plot", metavar="FILE", help="PNG or SVG file of the mean returns.", parser=local_path),
+]
 
 
 def evaluate(
     context: typer.Context,
     *,
-    policy: Annotated[
-        list[str] | None,
-        flag(
-            "--policy",
-            "-p",
-            metavar="SPEC",
-            help="Policy, or a pattern such as '*.zip'; repeatable.",
-            rich_help_panel=_code,
-        ),
-    ] = None,
-    success: Annotated[
-        str | None,
-        flag(
-            "--success",
-            metavar="EXPRESSION",
-            help="Condition for success. (default: an info)",
-            rich_help_panel=_code,
-        ),
-    ] = None,
-    normalize: Annotated[
-        str | None,
-        flag(
-            "--normalize",
-            metavar="LOW,HIGH",
-            help="Returns, or policies, with the scores 0 and 100.",
-            rich_help_panel=_code,
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        shown(
-            "--output", "-o", metavar="DIR", help="Keep the episodes: one dataset a policy.", parser=folder_of
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        shown("--plot", metavar="FILE", help="PNG or SVG file of the mean returns.", parser=local_path),
-    ] = None,
+    policy: PoliciesFlag = None,
+    success: SuccessFlag = None,
+    normalize: NormalizeFlag = None,
+    output: OutputFlag = None,
+    plot: PlotFlag = None,
     config: ConfigFlag = None,
     quiet: Annotated[
         bool, shown("--quiet", "-q", help="Print only the results, warnings and errors.")

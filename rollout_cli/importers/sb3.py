@@ -56,7 +56,7 @@ def read(path: Path) -> Iterator[Foreign]:
 
 
 def _episodes(buffer: Any) -> Iterator[EpisodeArrays]:
-    # The oldest step of a full buffer is the one that would be replaced next.
+    # A full buffer replaces its oldest step next.
     order = np.arange(buffer.pos)
     if buffer.full:
         order = np.roll(np.arange(buffer.buffer_size), -buffer.pos)

@@ -195,7 +195,7 @@ def spread(values: Array) -> str:
 
 
 def estimates(dataset: Dataset) -> dict[str, Interval]:
-    """Return what the episodes say about the policy: mean return, its interquartile mean, and rate of success.
+    """Return estimates of a policy from its episodes: mean return, interquartile mean, and rate of success.
 
     The rate is that of an info in `SUCCESS_INFOS`, if the dataset has one.
 

@@ -103,7 +103,11 @@ def evaluate_config(
     refuse_in_worker("evaluate")
     candidates = [*_candidates([policies] if isinstance(policies, str) else policies)]
     if not candidates:
-        raise UsageError("there is no policy to evaluate", code="policy-none", hint="pass {policy=SPEC}")
+        raise UsageError(
+            "the list of policies is empty, expected at least one policy",
+            code="policy-none",
+            hint="pass {policy=SPEC}",
+        )
     names = [candidate.name for candidate in candidates]
     for reference in normalize or ():
         _check_reference(reference, names)
