@@ -73,12 +73,12 @@ def evaluate(
 
     Each policy runs the same episodes, by default 100. Intervals are 95 % intervals.
     """
-    from rollout_cli.options.config import DEFAULT_EPISODES  # noqa: PLC0415 - imports pydantic
+    from rollout_cli.options.config import DEFAULT_EPISODES, leading_policy  # noqa: PLC0415 - imports pydantic
     from rollout_cli.options.sources import resolve  # noqa: PLC0415 - as above
 
     request = resolve(
         "evaluate",
-        flags={**context.obj, "policy": policy[0] if policy else None},
+        flags={**context.obj, "policy": leading_policy(policy) if policy else None},
         environ=os.environ,
         file=config,
         amount={"episodes": DEFAULT_EPISODES},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +27,7 @@ Values = dict[str, Any]
 
 _LONGEST_LABEL = 80
 DEFAULT_ENV = "CartPole-v1"
+DEFAULT_POLICY = "random"
 DEFAULT_EPISODES = 100
 """Of `rollout evaluate`."""
 DEFAULT_SAMPLER: Literal["multiprocessing", "local"] = "multiprocessing" if hasattr(os, "fork") else "local"
@@ -137,7 +138,7 @@ class CollectConfig:
         "Abort if an episode without a time limit has N steps.", 1_000_000)
 
     policy: types.Text = _code(
-        "Policy file, module:attr, or random.", "random", short="-p", metavar="SPEC")
+        "Policy file, module:attr, or random.", DEFAULT_POLICY, short="-p", metavar="SPEC")
     policy_kwargs: types.Keywords = _code(
         "Keyword argument for the policy; repeatable. Its class, factory or loader takes it, e.g. config=prod.yaml.",
         dict, metavar="KEY=VALUE")
@@ -269,10 +270,7 @@ class CollectConfig:
             )
         for name, option in OPTIONS.items():
             object.__setattr__(self, name, option.read(getattr(self, name), name))
-        # A policy folder may imply an environment, which `run.request.completed` reads. `isdir` is false for
-        # a SPEC that is too long to be a path.
-        path = self.policy.rpartition(":")[2]
-        if self.env is None and not any(map(os.path.isdir, (path, path.partition("?")[0]))):
+        if self.env is None and not _may_imply_env(self.policy):
             object.__setattr__(self, "env", DEFAULT_ENV)
         if self.output == _UNSET_OUTPUT and self.env is not None:
             object.__setattr__(self, "output", default_output(self.env, datetime.now(UTC)))
@@ -366,6 +364,18 @@ WHEN_RERUN = {
     option.name: option.when_rerun for option in OPTIONS.values() if option.when_rerun is not UNCHANGED
 }
 """Option values for rerunning episodes: they run in this process, without retries."""
+
+
+def leading_policy(policies: Sequence[str]) -> str:
+    """Return the policy that decides the environment of all: the first folder, or else the first of them."""
+    return next(filter(_may_imply_env, policies), next(iter(policies), DEFAULT_POLICY))
+
+
+def _may_imply_env(policy: str) -> bool:
+    """Return True if a policy is a folder, which may imply an environment: `run.request.completed` reads it."""
+    path = policy.rpartition(":")[2]
+    # `isdir` is false for a SPEC that is too long to be a path.
+    return any(map(os.path.isdir, (path, path.partition("?")[0])))
 
 
 def options_of(command: str) -> list[Option]:

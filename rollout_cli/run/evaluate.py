@@ -16,7 +16,7 @@ from rollout_cli.episodes.chunk import AnyChunk, episode_returns
 from rollout_cli.episodes.infos import SUCCESS_INFOS
 from rollout_cli.errors import DatasetExistsError, PolicyLoadError, RolloutError, UsageError
 from rollout_cli.keywords import Record
-from rollout_cli.options.config import DEFAULT_EPISODES, CollectConfig
+from rollout_cli.options.config import DEFAULT_EPISODES, CollectConfig, leading_policy
 from rollout_cli.policies.adapt import adapt_policy
 from rollout_cli.policies.policy import AdaptedPolicy, PolicySource
 from rollout_cli.progress import Progress, showing
@@ -79,7 +79,10 @@ def evaluate(
         14.7 (10.4873 to 18.9)
     """
     options.setdefault("episodes", DEFAULT_EPISODES)
-    config = CollectConfig(command="evaluate", env=env, **options)
+    named = {"": policies} if isinstance(policies, str) else policies
+    found = named.values() if isinstance(named, Mapping) else named
+    leading = leading_policy([spec for spec in found if isinstance(spec, str)])
+    config = CollectConfig(command="evaluate", policy=leading, env=env, **options)
     with showing(progress) as shown:
         return evaluate_config(
             policies, config, success=success, normalize=normalize, output=output, progress=shown
@@ -96,7 +99,7 @@ def evaluate_config(
     progress: Progress,
     finished: Callable[[Evaluation], None] | None = None,
 ) -> Evaluation:
-    """Evaluate as `evaluate`, with the options of a configuration, whose policy is not used.
+    """Evaluate as `evaluate`, with the options of a configuration, whose policy is the leading one.
 
     If an error or a signal ends it, `finished` is called with the results of the policies before.
     """
@@ -111,8 +114,6 @@ def evaluate_config(
     names = [candidate.name for candidate in candidates]
     for reference in normalize or ():
         _check_reference(reference, names)
-    first = candidates[0].policy
-    config = replace(config, policy=first if isinstance(first, str) else "random")
     check_pins(config.pin)
     config = completed(config, progress)
     config = replace(config, seed=draw_root_seed() if config.seed is None else config.seed)

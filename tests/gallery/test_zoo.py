@@ -17,7 +17,7 @@ from gymnasium import spaces
 from sb3_contrib.common.wrappers import TimeFeatureWrapper
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
-from rollout_cli import load
+from rollout_cli import evaluate, load
 from rollout_cli.envs.frames import StackedFrames
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, RolloutError
@@ -90,6 +90,20 @@ def test_the_folder_is_all_that_is_named(trained: tuple[Any, Path], tmp_path: Pa
     assert [{"max_steps": 50}] == [wrapper["kwargs"] for wrapper in records[1]["env_source"]["wrappers"]]
     called("replay", tmp_path / "out", "--all", cwd=Path("/"))
     assert 1.0 >= load(tmp_path / "out")[0].observations[0, -1] > 0  # It is the time that is left.
+
+
+def test_an_evaluation_has_the_environment_of_the_folder(trained: tuple[Any, Path]) -> None:
+    """Also where another policy is named before it."""
+    _, folder = trained
+    options: dict[str, Any] = {"episodes": 2, "seed": 1, "sampler": "local", "max_episode_length": 20}
+    implied = evaluate(["random", str(folder)], **options)
+    wrapper = ["sb3_contrib.common.wrappers:TimeFeatureWrapper?max_steps=50"]
+    named = evaluate(["random", str(folder)], ENV, env_kwargs={"g": 9.0}, wrapper=wrapper, **options)
+    assert ENV == implied.env
+    np.testing.assert_array_equal(named.returns, implied.returns)
+    words = ("--policy", "random", "--policy", folder, "--episodes", "2", "--seed", "1", "--json")
+    ran = called("evaluate", *words, "--max-episode-length", "20", "--sampler", "local")
+    assert implied.returns.tolist() == json.loads(ran.stdout)["episodes"]["returns"]
 
 
 def test_it_acts_as_the_library_does(trained: tuple[Any, Path]) -> None:

@@ -233,6 +233,25 @@ def test_objects_are_policies(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
+def test_tasks_and_wrappers_are_those_of_all_policies(tmp_path: Path) -> None:
+    """Episode i has task i modulo the number of tasks, with every policy."""
+    (tmp_path / "tasks.json").write_text('[{"goal": 1}, {"goal": 2}, {"goal": 5}]')
+    evaluation = rollout_cli.evaluate(
+        ["constant:0", "constant:1"],
+        "tests.helpers.envs:OptionsEnv",
+        episodes=6,
+        tasks=str(tmp_path / "tasks.json"),
+        wrapper=["TimeLimit?max_episode_steps=3"],
+        output=tmp_path / "d",
+        **LOCAL,
+    )
+    assert [[3] * 6] * 2 == evaluation.lengths.tolist()
+    for path in evaluation.paths:
+        goals = rollout_cli.load(path).to_episode_batch().split()
+        assert [1, 2, 5, 1, 2, 5] == [episode.observations[0, 0] for episode in goals]
+    assert [[0.0] * 6, [3.0] * 6] == evaluation.returns.tolist()
+
+
 def test_skipped_episodes_do_not_count() -> None:
     evaluation = rollout_cli.evaluate(
         ["constant:0", "constant:1"],
