@@ -14,7 +14,7 @@ import rollout_cli
 from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, VerifyFlag, flag, local_path
 from rollout_cli.cli.output import print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
-from rollout_cli.errors import StorageError, UsageError
+from rollout_cli.errors import ConfigError, StorageError, UsageError
 from rollout_cli.keywords import keyword
 from rollout_cli.sources.remote import folder_of
 
@@ -114,13 +114,18 @@ def card(
         str | None, flag("--license", metavar="ID", help="License, e.g. mit or cc-by-4.0.")
     ] = None,
     plot: Annotated[bool | None, flag("--plot/--no-plot", help="Show or hide a plot of the returns.")] = None,
+    title: Annotated[str | None, flag("--title", metavar="TEXT", help="Title of the card.")] = None,
+    references: Annotated[
+        str | None, flag("--references", metavar="LOW,HIGH", help="Mean returns with the scores 0 and 100.")
+    ] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Rewrite a dataset's card (README.md) for the Hugging Face Hub."""
     from rollout_cli.reports.card import write_card  # noqa: PLC0415 - imports numpy and pyarrow
 
-    path = write_card(folder, license=license, plot=plot)
+    scale = None if references is None else _references(references)
+    path = write_card(folder, license=license, plot=plot, title=title, references=scale)
     show(
         {"dataset": str(folder), "path": str(path)},
         {"dataset": folder, "card": path},
@@ -128,6 +133,18 @@ def card(
         quiet=quiet,
         path=path,
     )
+
+
+def _references(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(",")
+    try:
+        return float(low), float(high)
+    except ValueError as error:
+        raise ConfigError(
+            f"--references is {text!r}, expected two mean returns, separated by a comma",
+            code="option-value",
+            hint="use, for example, --references 22.3,500",
+        ) from error
 
 
 def pack(

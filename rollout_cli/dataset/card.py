@@ -37,7 +37,7 @@ tags:
     path: meta/episodes/**/*.parquet
 ---
 
-# Episodes of {name}
+# {title}
 
 {episodes:,} episodes, {steps:,} steps ({status}).
 {plot}
@@ -81,23 +81,28 @@ select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id
 def render_card(info: DatasetInfo) -> str:
     """Return the card of the dataset that `info` describes; its front matter guides `datasets.load_dataset`.
 
-    `info["card"]` may have `license`, and has `plot` if `meta/` holds the picture.
+    `info["card"]` may have `license`, `title` and `references`, and has `plot` if `meta/` holds the picture.
     """
     facts = [f"| {name} | {_cell(value)} |" for source in info["sources"] for name, value in _facts(source)]
     if skipped := skipped_text(n_skipped(info["sources"]), info["episodes"]):
         facts.append(f"| skipped | {skipped} |")
     name = dataset_name(info)
     options = info.get("card", {})
+    title = options.get("title") or f"Episodes of {name}"
+    if references := options.get("references"):
+        facts.append(
+            f"| normalized score | 0 at a mean return of {references['low']:.6g}, 100 at {references['high']:.6g} |"
+        )
     # JSON strings are valid YAML strings.
     license_id = options.get("license")
     return _CARD.format(
         license=f"license: {json.dumps(license_id)}\n" if license_id else "",
-        pretty_name=json.dumps(f"Episodes of {name}"),
+        pretty_name=json.dumps(title),
         # `datasets` caches by the folder's name and these lines. Without the time, it would load another
         # dataset of that name, or a later one at that path, from the old cache.
         written=json.dumps(f"written {info['times']['updated']}"),
         env_tags="".join(f"- {json.dumps(env_name)}\n" for env_name in _env_names(info)),
-        name=_plain(name),
+        title=_plain(title),
         episodes=info["episodes"],
         steps=info["steps"],
         status=info["status"],

@@ -116,8 +116,10 @@ def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: DatasetInfo
         times = before["times"]
         resumed = [*times.get("resumed", []), now]
         ours["times"] = {**times, "updated": now, "ended": None, "resumed": resumed}
-        if license_id := before.get("card", {}).get("license"):
-            ours["card"] = {"license": license_id}  # The picture is dropped: it lacks the new episodes.
+        card = before.get("card", {}).copy()
+        card.pop("plot", None)  # The picture lacks the new episodes.
+        if card:
+            ours["card"] = card
     return ours
 
 

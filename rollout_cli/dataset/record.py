@@ -6,6 +6,7 @@ The types describe the JSON document itself, so fields that a newer version adds
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -223,11 +224,20 @@ class TimesRecord(TypedDict):
     repaired: NotRequired[list[str]]
 
 
+class ReferencesRecord(TypedDict):
+    """The mean returns with the normalized scores 0 and 100, such as those of a random and an expert policy."""
+
+    low: float
+    high: float
+
+
 class CardRecord(TypedDict):
     """The options given to `rollout card`."""
 
     license: NotRequired[str | None]
     plot: NotRequired[bool]
+    title: NotRequired[str]
+    references: NotRequired[ReferencesRecord]
 
 
 class DatasetInfo(Totals):
@@ -275,8 +285,13 @@ def wrong_field(info: Mapping[str, Any]) -> str | None:
         "status": info["status"] in {"collecting", "complete", "interrupted"},
         "sources": info["sources"],
         "first_numbers": 0 < len(info["first_numbers"]) == info["partitions"],
+        "card": _is_scale(info.get("card", {}).get("references")),
     }
     return next((f"its {name} is {info[name]!r:.200}" for name in usable if not usable[name]), None)
+
+
+def _is_scale(references: ReferencesRecord | None) -> bool:
+    return references is None or -math.inf < references["low"] < references["high"] < math.inf
 
 
 def _problems(declared: Any, value: Any, place: str) -> Iterator[str]:

@@ -57,6 +57,8 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         "description": description,
         "not_held": list(export.losses),
     }
+    if references := export.source.info.get("card", {}).get("references"):
+        metadata |= {"ref_min_score": references["low"], "ref_max_score": references["high"]}
     # For `recover_environment`. Only gymnasium environments have a spec; a vector one may differ from it.
     env = export.run.get("env", {})
     if env.get("spec_json") and "num_envs" not in env:

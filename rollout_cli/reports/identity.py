@@ -195,7 +195,7 @@ def spread(values: Array) -> str:
 
 
 def estimates(dataset: Dataset) -> dict[str, Interval]:
-    """Return estimates of a policy from its episodes: mean return, interquartile mean, and rate of success.
+    """Return estimates of a policy from its episodes: mean return, interquartile mean, score, rate of success.
 
     The rate is that of an info in `SUCCESS_INFOS`, if the dataset has one.
 
@@ -204,6 +204,9 @@ def estimates(dataset: Dataset) -> dict[str, Interval]:
     """
     returns = dataset.rows.column("return")
     found = {"mean return": mean(returns), "IQM of returns": interquartile_mean(returns)}
+    if references := dataset.info.get("card", {}).get("references"):
+        low = references["low"]
+        found["normalized score"] = found["mean return"].scaled(low, low + (references["high"] - low) / 100)
     for name in SUCCESS_INFOS:
         if name in dataset.info["features"]:
             return found | {"success": wilson(int(dataset.rows.matching(name).sum()), len(dataset))}

@@ -190,8 +190,14 @@ def test_report_and_card(rollout: Caller, dataset: Path) -> None:
     rollout(*MAKE, "--timesteps", "1200", "-o", "out")
     assert "out/README.md\n" == rollout("card", "out", "--license", "mit", "-q").stdout
     assert 'license: "mit"' in Path("out/README.md").read_text()
+    assert "[option-value]" in rollout("card", "out", "--references", "5", code=2).stderr
+    rollout("card", "out", "--title", "Random", "--references", "-100,0", "-q")
     rollout("collect", "--resume", "--timesteps", "1300", "-o", "out", "-q")
-    assert 'license: "mit"' in Path("out/README.md").read_text()
+    for part in ('license: "mit"', "# Random", "0 at a mean return of -100, 100 at 0"):
+        assert part in Path("out/README.md").read_text()
+    seen = json.loads(rollout("stats", "out", "--json").stdout)
+    score = seen["estimates"]["normalized score"]["value"]
+    assert score == pytest.approx(seen["return"]["mean"] + 100)
     rollout("verify", "out")
 
 

@@ -116,6 +116,15 @@ def test_minari_has_the_env_spec(rollout: Caller, tmp_path: Path) -> None:
     assert isinstance(made, gymnasium.wrappers.FlattenObservation)
 
 
+def test_minari_has_the_reference_scores(dataset: Path, tmp_path: Path) -> None:
+    """By the names under which `minari.get_normalized_score` reads them."""
+    copy = Path(shutil.copytree(dataset, tmp_path / "copy"))
+    rollout_cli.card(copy, references=(22.5, 500.0))
+    rollout_cli.export(rollout_cli.load(copy), "minari", tmp_path / "minari/case-v0")
+    written = json.loads((tmp_path / "minari/case-v0/data/metadata.json").read_text())
+    assert (22.5, 500.0) == (written["ref_min_score"], written["ref_max_score"])
+
+
 def test_minari_without_an_env_spec(dataset: Path, tmp_path: Path) -> None:
     """An environment that gymnasium does not make has none, and a vector environment's is that of another one."""
     vector = {"env_source": {"spec": "V-v0"}, "env": {"spec_json": '{"id": "V-v0"}', "num_envs": 2}}

@@ -243,6 +243,18 @@ def test_the_card_is_written_again(vectors: Dataset, tmp_path: Path) -> None:
     assert "cc-by-4.0" == info_of(folder)["card"]["license"]
     with raises(UsageError, "card-license"):
         write_card(folder, license="mit\nx: y")
+    write_card(folder, title="Medium: 100 [runs]", references=(22.5, 500.0))
+    write_card(folder, license="mit")
+    assert 'pretty_name: "Medium: 100 [runs]"' in card.read_text()
+    assert "# Medium: 100 \\[runs\\]" in card.read_text()
+    assert "| normalized score | 0 at a mean return of 22.5, 100 at 500 |" in card.read_text()
+    assert {"low": 22.5, "high": 500.0} == info_of(folder)["card"]["references"]
+    for title in ("", " ", "two\nlines"):
+        with raises(UsageError, "card-title"):
+            write_card(folder, title=title)
+    for references in ((1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.inf)):
+        with raises(UsageError, "reference-order"):
+            write_card(folder, references=references)
     assert before == data_hashes(folder)
     assert [] == [*verify_dataset(folder).faults, *verify_dataset(folder).notes]
     assert len(vectors) == len(load(folder))
