@@ -121,9 +121,20 @@ def card(
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Rewrite a dataset's card (README.md) for the Hugging Face Hub."""
+    """Write the card (README.md) of a dataset, or of a folder of datasets, for the Hugging Face Hub."""
     from rollout_cli.reports.card import write_card  # noqa: PLC0415 - imports numpy and pyarrow
+    from rollout_cli.reports.suite import members_of, write_suite_card  # noqa: PLC0415 - as above
 
+    if members_of(folder):
+        if plot is not None or references is not None:
+            raise UsageError(
+                f"{folder} is a folder of datasets, and --plot and --references are those of one dataset",
+                code="card-of-a-folder",
+                hint="pass them with each dataset's folder",
+            )
+        path = write_suite_card(folder, title=title, license=license)
+        show({"folder": str(folder), "path": str(path)}, {"card": path}, as_json=json, quiet=quiet, path=path)
+        return
     scale = None if references is None else _references(references)
     path = write_card(folder, license=license, plot=plot, title=title, references=scale)
     show(

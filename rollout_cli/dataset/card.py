@@ -102,7 +102,7 @@ def render_card(info: DatasetInfo) -> str:
         # dataset of that name, or a later one at that path, from the old cache.
         written=json.dumps(f"written {info['times']['updated']}"),
         env_tags="".join(f"- {json.dumps(env_name)}\n" for env_name in _env_names(info)),
-        title=_plain(title),
+        title=escaped(title),
         episodes=info["episodes"],
         steps=info["steps"],
         status=info["status"],
@@ -138,15 +138,15 @@ def _facts(source: RunRecord) -> Iterator[tuple[str, object]]:
                 text += f" with {_code(json.dumps(without_secrets(kwargs)))}"
             yield name, text
     if kind := source.get("kind"):
-        yield "origin", f"{_plain(kind)}; another program ran the episodes"
+        yield "origin", f"{escaped(kind)}; another program ran the episodes"
     if source["root_seed"] is not None:
         yield "root seed", source["root_seed"]
     if verdict := source.get("reproducible", {}).get("status"):
-        yield "reproducible", _plain(verdict)
+        yield "reproducible", escaped(verdict)
     versions = source.get("versions", {})
     if {"rollout-collect", "gymnasium"} <= versions.keys():
         made_with = f"rollout-collect {versions['rollout-collect']}, gymnasium {versions['gymnasium']}"
-        yield "made with", _plain(made_with)
+        yield "made with", escaped(made_with)
 
 
 def _code(text: str) -> str:
@@ -154,7 +154,7 @@ def _code(text: str) -> str:
     return "`" + text.replace("`", "'") + "`"
 
 
-def _plain(text: object) -> str:
+def escaped(text: object) -> str:
     """Return a string with Markdown and HTML escaped."""
     return re.sub(r"([`*<>&!\[\]])", r"\\\1", str(text))
 

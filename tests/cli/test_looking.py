@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import rollout_cli
 from rollout_cli import CollectConfig, collect
 from rollout_cli.options.types import EpisodeRange
 from rollout_cli.reports import charts
@@ -199,6 +200,27 @@ def test_report_and_card(rollout: Caller, dataset: Path) -> None:
     score = seen["estimates"]["normalized score"]["value"]
     assert score == pytest.approx(seen["return"]["mean"] + 100)
     rollout("verify", "out")
+
+
+def test_the_card_of_a_suite(rollout: Caller, tmp_path: Path) -> None:
+    """A row and two configurations a member; another README is not replaced."""
+    for name in ("b", "a"):
+        rollout(*MAKE, "--episodes", "3", "-o", f"suite/{name}")
+    rollout("card", "suite/a", "--title", "First | of [all]", "--references", "-10,0", "-q")
+    assert "suite/README.md\n" == rollout("card", "suite", "--title", "Both", "--license", "mit", "-q").stdout
+    text = Path("suite/README.md").read_text()
+    assert text.startswith('---\nlicense: "mit"\npretty_name: "Both"\n')
+    assert ["a", "a-episodes", "b", "b-episodes"] == re.findall(r'config_name: "(.*)"', text)
+    mean = rollout_cli.load("suite/a").rows.column("return").mean()
+    assert "| a | First \\| of \\[all\\] | 3 | " in text
+    assert f" | {mean:.6g} (" in text
+    assert f" | {10 * (mean + 10):.6g} (" in text
+    rollout("card", "suite", "--title", "Again")
+    assert "# Again" in Path("suite/README.md").read_text()
+    assert "[card-of-a-folder]" in rollout("card", "suite", "--plot", code=2).stderr
+    Path("suite/README.md").write_text("My own words")
+    assert "[output-exists]" in rollout("card", "suite", code=5).stderr
+    assert "My own words" == Path("suite/README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.exporters.export import export
+from rollout_cli.reports.suite import write_suite_card
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.chunks import episode
 from tests.helpers.writing import write_dataset
@@ -159,6 +161,22 @@ def test_hugging_face_datasets_of_one_name(tmp_path: Path) -> None:
                 expected = load(tmp_path / place / "train")
                 rewards = expected[0].rewards if name == "default" else [expected[0].total_reward]
                 assert list(rewards) == list(read[column])
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("hub_of_nobody")
+def test_hugging_face_datasets_of_a_suite(tmp_path: Path) -> None:
+    """Each member is a configuration, and so are its episodes."""
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
+    for number, name in enumerate(("medium", "expert")):
+        write_dataset(tmp_path / "suite" / name, [episode(number, 3 + number)])
+    write_suite_card(tmp_path / "suite", title="Two")
+    read = partial(
+        datasets.load_dataset, str(tmp_path / "suite"), split="train", cache_dir=str(tmp_path / "c")
+    )
+    for name, length in (("medium", 3), ("expert", 4)):
+        assert length == len(read(name))
+        assert [length] == list(read(f"{name}-episodes")["length"])
 
 
 def test_a_card_differs_from_that_of_another_dataset(tmp_path: Path) -> None:
