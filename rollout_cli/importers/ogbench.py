@@ -26,7 +26,8 @@ def read(path: Path) -> Iterator[Foreign]:
     The last row of an episode, which `terminals` marks, has its last observation, and an action that is not
     used.
     """
-    with np.load(path, allow_pickle=False) as archive:
+    # numpy does not close a damaged file that it has opened by its name.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         columns = {name: archive[name] for name in (*_REQUIRED, *_INFOS) if name in archive}
     for name in _REQUIRED:
         if name not in columns:

@@ -303,10 +303,11 @@ def _success(expressions: Sequence[str], outcomes: Sequence[_Outcome], *, is_giv
         UsageError: If no episode has an info that the user's expression names.
     """
     for text in expressions:
-        unmet = [outcome.unmet.get(text, {}) for outcome in outcomes]
+        # A policy of which all episodes were skipped says nothing.
+        unmet = [outcome.unmet[text] for outcome in outcomes if text in outcome.unmet]
         if not all(unmet):
             return text
-        if is_given:
+        if is_given and unmet:
             raise next(iter(unmet[0].values()))
     return ""
 

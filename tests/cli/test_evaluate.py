@@ -12,6 +12,7 @@ import rollout_cli
 from rollout_cli.errors import ConfigError
 from tests.cli.calling import Caller
 from tests.helpers.processes import running
+from tests.helpers.thorough import usually
 from tests.run.test_evaluate import GOAL, LOCAL, checkpoint
 
 EVALUATE = ("evaluate", "--sampler", "local", "--seed", "0")
@@ -89,7 +90,7 @@ def test_half_a_scale_is_refused(rollout: Caller, text: str) -> None:
     assert "[option-value]" in rollout(*EVALUATE, "--normalize", text, code=ConfigError.exit_code).stderr
 
 
-@pytest.mark.parametrize("sampler", ["local", "multiprocessing"])
+@pytest.mark.parametrize("sampler", usually(["local", "multiprocessing"], "multiprocessing".__eq__))
 def test_a_signal_ends_it(sampler: str) -> None:
     """Without a result, with the exit code of the signal."""
     words = ("evaluate", "--sampler", sampler, "--episodes", "10000000", "--env", "CartPole-v1")
