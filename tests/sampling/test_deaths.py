@@ -142,7 +142,8 @@ def test_a_worker_that_is_killed_from_outside(make_sampler: MakeSampler, moment:
     if moment == "between calls":
         sampler.obtain_samples(0, 30, None)
     first = sampler.next_number
-    stream = sampler.stream(MinTimesteps(3000, first))
+    # Far more than the workers have leased: the killed one is needed, however slowly this process runs.
+    stream = sampler.stream(MinTimesteps(30_000, first))
     chunks = [next(stream)] if moment == "in a call" else []
     end_and_wait(worker_pids(2)[1])
     chunks += stream
