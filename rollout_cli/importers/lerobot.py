@@ -29,8 +29,8 @@ from rollout_cli.recording.arrays import EpisodeArrays
 _VERSION = "v3."
 _PICTURES = ("image", "video")
 _NUMBERS = ("timestamp", "frame_index", "index", "episode_index", "task_index")
-_REWARD, _DONE, _TERMINATED, _TRUNCATED, _SUCCESS = (
-    f"next.{name}" for name in ("reward", "done", "terminated", "truncated", "success")
+_REWARD, _DONE, _TERMINATED, _TRUNCATED = (
+    f"next.{name}" for name in ("reward", "done", "terminated", "truncated")
 )
 
 
@@ -60,9 +60,17 @@ def _episodes(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Epi
     (column,) = [name for name in tasks.column_names if name != "task_index"]
     names = dict(zip(tasks["task_index"].to_pylist(), tasks[column].to_pylist(), strict=True))
     files = sorted((path / "data").glob("chunk-*/file-*.parquet"))
+    last = -1
     for file in files:
         table = pq.read_table(file, columns=[*shapes])
         numbers = table["episode_index"].to_numpy()
+        if np.any(np.diff(numbers, prepend=last) < 0) or numbers[:1] == last:
+            raise DatasetFormatError(
+                f"the episode_index of {file} starts with {numbers[:1].tolist()} after {last}, "
+                "expected rising numbers, and each episode in one file",
+                code="import-damaged",
+            )
+        last = int(numbers[-1])
         stops = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         start = 0
         for stop in stops:
@@ -119,7 +127,7 @@ def _episode(file: Path, columns: dict[str, Array], tasks: Mapping[int, str]) ->
 
 
 def _tree(file: Path, name: str, columns: Mapping[str, Array]) -> Any:
-    """Return the features with this prefix: one of them as an array, several by the rest of their names."""
+    """Return the features with this prefix: a single feature as an array, several by the rest of their names."""
     found = {
         key.removeprefix(name).lstrip("."): column for key, column in columns.items() if key.startswith(name)
     }

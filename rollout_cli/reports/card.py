@@ -28,7 +28,7 @@ def write_card(
     title: str | None = None,
     references: tuple[float, float] | None = None,
 ) -> Path:
-    """Rewrite README.md of a dataset, and return its path; info.json stores what is given here.
+    """Rewrite README.md of a dataset, and return its path; info.json stores the arguments.
 
     Args:
         path: The dataset's folder, a path or a URI.
@@ -58,7 +58,7 @@ def write_card(
         )
     if title is not None and (not title.strip() or len(title.splitlines()) > 1):
         raise UsageError(
-            f"the title is {title!r}, expected one line of text", code="card-title", hint="pass one line"
+            f"the title is {title!r}, expected a string of one line", code="card-title", hint="pass one line"
         )
     if references is not None and not -math.inf < references[0] < references[1] < math.inf:
         raise UsageError(

@@ -32,7 +32,7 @@ configs:
 
 {table}
 
-Each folder is a dataset of its own, with its card, and `meta/info.json` says how it was made.
+Each folder is a separate dataset with a card. Its `meta/info.json` records its origin.
 
 ```python
 import rollout_cli

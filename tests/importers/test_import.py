@@ -170,6 +170,10 @@ def test_lerobot_without_ends_and_rewards(tmp_path: Path) -> None:
     assert (False, True) == (one.terminated, one.truncated)
     np.testing.assert_array_equal([[2, 0.5], [3, 0.5], [4, 0.5]], two.observations)
     assert np.isnan(two.rewards).all()
+    shutil.copy(place / "data/chunk-000/file-000.parquet", place / "data/chunk-000/file-001.parquet")
+    with raises(DatasetFormatError, "import-damaged", "file-001", "each episode in one file"):
+        import_dataset(place, tmp_path / "again")
+    (place / "data/chunk-000/file-001.parquet").unlink()
     rows["observation.state"][3] = [1.0]
     pq.write_table(pa.table(rows), place / "data/chunk-000/file-000.parquet")
     with raises(DatasetFormatError, "import-damaged", "observation.state", "5 values in 3 rows"):
