@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rollout_cli._version import __version__
-from rollout_cli.cli import change, collect, evaluate, look, share, trust
+from rollout_cli.cli import change, collect, evaluate, look, serve, share, trust
 from rollout_cli.cli.options import Command, Group, LazyCommand, epilog
 from rollout_cli.cli.output import print_text, report
 from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
@@ -74,6 +74,7 @@ app.command("check", cls=LazyCommand, epilog=epilog("rollout check --policy ppo.
     collect.check
 )
 app.command("tune", cls=LazyCommand, epilog=epilog("rollout tune --env HalfCheetah-v5"))(collect.tune)
+app.command("serve", cls=Command)(serve.serve)
 for _panel, _bodies in _PANELS.items():
     for _name, _body in _bodies.items():
         app.command(_name, cls=Command, rich_help_panel=_panel)(_body)

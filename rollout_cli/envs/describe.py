@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any
@@ -112,6 +111,18 @@ def describe_env(env: Any) -> Record:
     return record
 
 
+def task_of(env: Any) -> str | None:
+    """Return the environment's description of its task: the string `task_description`, or else `task`; or None.
+
+    Robot environments have them, such as those of LIBERO and Meta-World; the attribute may change at each reset.
+    """
+    for name in ("task_description", "task"):
+        for layer in layers(env):
+            if isinstance(task := getattr(layer, name, None), str):
+                return task
+    return None
+
+
 def layers(env: Any) -> Iterator[Any]:
     """Yield an environment or vector environment and its inner environments, outermost first."""
     yield env
@@ -158,12 +169,6 @@ def stack_warnings(env: Any) -> list[str]:
                 f"{_CLIPPED_HINT if 'reward_clipping' in attributes else ''}"
             )
     return lines
-
-
-def loaded_modules() -> tuple[str, ...]:
-    """Return the top-level modules that this process has loaded, except the standard library."""
-    names = {name.partition(".")[0] for name in list(sys.modules)}
-    return tuple(sorted(names - sys.stdlib_module_names - {"__main__"}))
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:

@@ -69,6 +69,8 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
 def policy_class(policy: Any) -> str:
     """Return the dotted name of the user's class or function behind `policy`, for the record."""
     if isinstance(policy, AdaptedPolicy):
+        if policy.remote_class:
+            return policy.remote_class
         policy = policy.users_own
     if not inspect.isroutine(policy) and not inspect.isclass(policy):
         policy = type(policy)
@@ -135,7 +137,7 @@ def _not_deterministic(name: str) -> PolicyLoadError:
     )
 
 
-_OPTIONAL = {"seed": 1, "seed_rows": 2, "observe_reward": 1, "observe_rewards": 2}
+_OPTIONAL = {"seed": 1, "seed_rows": 2, "observe_reward": 1, "observe_rewards": 2, "observe_task": 2}
 """The methods that a policy may have, and how many arguments each takes."""
 
 

@@ -21,7 +21,8 @@ from rollout_cli.seeding.seeds import derive_seed
 
 _INNER_ATTRIBUTES = (
     *("row_wise", "row_by_row", "resets", "methods", "takes_masks", "observe_reward", "observe_rewards"),
-    *("acts_alike", "reset", "get_param_values", "set_param_values"),
+    "observe_task",
+    *("acts_alike", "reset", "get_param_values", "set_param_values", "remote_reports", "remote_class"),
 )
 
 

@@ -6,6 +6,7 @@ The method names of Policy are garage's. Users need not subclass it: `adapt_poli
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -14,6 +15,7 @@ from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.keywords import Record
 from rollout_cli.sources.loading import first_line, name_of, traceback_text
+from rollout_cli.sources.pins import PinnedFile
 
 Infos = dict[str, Any]
 """The infos of an action, by name; for n rows, arrays (n, ...)."""
@@ -46,6 +48,10 @@ class Policy(Protocol):
     - `observe_reward(reward)`, for `get_action`: a float.
     - `observe_rewards(mask, rewards)`, for `get_actions`: bool (n,) and float64 (n,); the mask is false in rows
       whose episode has no step yet.
+
+    A policy that depends on the task may have `observe_task(row, task)`. It is called after the `reset` of an
+    episode, with the row (0 for `get_action`) and the string that describes the task: the environment's
+    `task_description` or `task`, or the name in `--tasks`; an empty string if there is none.
     """
 
     def get_action(self, observation: Any) -> ActionAndInfo:
@@ -77,6 +83,19 @@ _PARAMETER_VERBS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteReport:
+    """What another process, in which a policy is loaded, reports about it.
+
+    Attributes:
+        modules: The top-level modules that it has loaded, if their versions can be found in this process.
+        files: The files that the policy has read there, with hashes.
+    """
+
+    modules: tuple[str, ...]
+    files: tuple[PinnedFile, ...]
+
+
 class AdaptedPolicy(Policy):
     """The base class of the policies that `adapt_policy` returns, and of the built-in policies.
 
@@ -100,7 +119,9 @@ class AdaptedPolicy(Policy):
     seed_rows: Callable[[Array, Array], Any] | None = None
     observe_reward: Callable[[float], Any] | None = None
     observe_rewards: Callable[[Array, Array], Any] | None = None
+    observe_task: Callable[[int, str], Any] | None = None
     takes_masks: bool = False  # A worker must pass masks, by `act` or `act_batch`.
+    remote_class: str = ""  # The name of the user's class, if the policy is loaded in another process.
 
     def __init__(self, wrapped: Any = None) -> None:
         self.wrapped = wrapped  # The user's object; None for a built-in policy.
@@ -115,6 +136,10 @@ class AdaptedPolicy(Policy):
     def acts_alike(self, n_rows: int) -> bool:  # noqa: ARG002
         """Return True if equal observations get equal actions in every row of a batch of `n_rows`."""
         return self.row_wise
+
+    def remote_reports(self) -> list[RemoteReport]:
+        """Return the reports of the other processes in which the policy, or a part of it, is loaded."""
+        return []
 
     def act(self, observation: Any, masks: Any) -> ActionAndInfo:  # noqa: ARG002
         """Act like `get_action`. `masks` is the result of `env.action_masks()`; None without `takes_masks`."""

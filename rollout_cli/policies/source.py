@@ -28,9 +28,11 @@ from rollout_cli.policies.schemes.d3rlpy import D3RLPY
 from rollout_cli.policies.schemes.files import FilePolicySource, FileScheme
 from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.schemes.onnx import ONNX
+from rollout_cli.policies.schemes.openpi import OpenpiSource
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
 from rollout_cli.policies.schemes.rllib import RLLIB
 from rollout_cli.policies.schemes.sb3 import SB3
+from rollout_cli.policies.schemes.serve import ServedSource
 from rollout_cli.policies.schemes.state_dict import SAFETENSORS
 from rollout_cli.policies.schemes.torch import TORCH, TORCHSCRIPT
 from rollout_cli.policies.schemes.zoo import ZOO
@@ -56,9 +58,11 @@ SCHEMES: dict[str, MakeSource] = {
     "mix": lambda argument, options: MixSource.of(argument, options, policy_source),
     "d3rlpy": D3RLPY,
     "onnx": ONNX,
+    "openpi": OpenpiSource.of,
     "rllib": RLLIB,
     "safetensors": SAFETENSORS,
     "sb3": SB3,
+    "serve": ServedSource.of,
     "torch": TORCH,
     "torchscript": TORCHSCRIPT,
     "zoo": ZOO,

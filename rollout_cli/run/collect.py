@@ -23,6 +23,7 @@ from rollout_cli.progress import Progress, showing
 from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
+from rollout_cli.run.serve import policy_process
 from rollout_cli.run.signals import StopSignals, stop_on_signals
 from rollout_cli.run.tally import CollectResult, Tally, stopped_by
 from rollout_cli.samplers.nesting import refuse_in_worker
@@ -111,14 +112,15 @@ def _collect(config: CollectConfig, progress: Progress) -> CollectResult:
                 n_workers=config.workers,
                 reproducible=state.source["reproducible"],
             )
-        samplers = RunSamplers(request, progress)
-        stored = reproduce.check_stored(state, samplers.rebuild, request.sources, progress)
-        run = _Run(started_at, request, tally, samplers, progress, signals, stored)
-        with _start(run) as sampler, _open_writer(run, sampler, lock) as writer:
-            _fill(run, sampler, writer)
-            verdict = _check(run, sampler)
-            summary = _close(run, sampler, writer, verdict)
-        _warn(run, verdict, summary)
+        with policy_process(request) as request:
+            samplers = RunSamplers(request, progress)
+            stored = reproduce.check_stored(state, samplers.rebuild, request.sources, progress)
+            run = _Run(started_at, request, tally, samplers, progress, signals, stored)
+            with _start(run) as sampler, _open_writer(run, sampler, lock) as writer:
+                _fill(run, sampler, writer)
+                verdict = _check(run, sampler)
+                summary = _close(run, sampler, writer, verdict)
+            _warn(run, verdict, summary)
         return _result(
             tally,
             started_at,
@@ -355,7 +357,7 @@ def _check(run: _Run, sampler: Sampler) -> reproduce.Verdict:
     if verdict is None and run.is_ending:
         ended = reproduce.Verdict("unknown", "the run was ended early")
         verdict = reproduce.known_beforehand(sampler.report) or ended
-    return verdict or reproduce.check(
+    verdict = verdict or reproduce.check(
         sampler,
         tally.early,
         run.samplers.rebuild_at_end,
@@ -364,6 +366,7 @@ def _check(run: _Run, sampler: Sampler) -> reproduce.Verdict:
         seconds=tally.seconds,
         required=run.request.config.require_reproducible,
     )
+    return reproduce.for_policy(verdict, run.request.sources["policy"])
 
 
 def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduce.Verdict) -> DatasetSummary:

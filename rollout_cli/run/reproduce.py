@@ -71,6 +71,17 @@ def verdict_of_changes(changes: Sequence[Record]) -> Verdict | None:
     return Verdict("no", "; ".join(change["what"] for change in changes)) if changes else None
 
 
+def for_policy(verdict: Verdict, policy: Record) -> Verdict:
+    """Return the verdict, or `unknown` for `yes` if nothing identifies the model behind the policy's record."""
+    records = [policy, *policy.get("components", ())]
+    if verdict.status == "yes" and any(record["scheme"] == "openpi" for record in records):
+        reason = (
+            "the policy server does not say which weights it has; equal seeds gave equal actions in this run"
+        )
+        return replace(verdict, status="unknown", reason=reason)
+    return verdict
+
+
 def recorded(source: RunFacts) -> Verdict:
     """Return the verdict in the record of a dataset's run; `unknown` for a new dataset."""
     facts: Record = source.get("reproducible", {"status": "unknown"})

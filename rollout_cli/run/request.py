@@ -249,7 +249,7 @@ def sampler_of(
             reset_options=config.reset_options,
             tasks=config.tasks or (),
         ),
-        pins=_pin_rules(config, policy, env),
+        pins=pin_rules(config, policy, env),
     )
     supervision = Supervision(**{rule.name: getattr(config, rule.name) for rule in fields(Supervision)})
     options: dict[str, Any] = {"worker_factory": factory, "supervision": supervision, "warn": warn}
@@ -333,7 +333,8 @@ def check_pins(names: Sequence[str]) -> None:
             )
 
 
-def _pin_rules(config: CollectConfig, policy: PolicySource, env: EnvSource) -> PinRules:
+def pin_rules(config: CollectConfig, policy: PolicySource, env: EnvSource) -> PinRules:
+    """Return which files of a run to pin, and the folders that shorten their labels."""
     # Relative paths stay relative: a worker on another machine has another working folder.
     record = policy.describe()
     components = [(component["spec"], component) for component in record.get("components", ())]

@@ -254,7 +254,7 @@ class WorkerLoop:
         files = self._watch.files()
         if self._hashes_files:
             files = tuple(map(hashed, files))
-        return replace(report, files=files)
+        return replace(report, files=(*report.files, *files))
 
     def _end_watch(self) -> None:
         if self._watch is not None:

@@ -24,6 +24,14 @@ MAX_OBJECTS = 20_000
 """The maximum number of objects searched in a policy or environment; a replay buffer must not take seconds."""
 
 
+class SeededElsewhere:
+    """An object whose generators are in another process; the search treats it as one generator."""
+
+    def seed_found(self, root: int, number: int | str) -> None:
+        """Seed its generators there, as `EpisodeSeeder.seed_found` does."""
+        raise NotImplementedError
+
+
 class EpisodeSeeder:
     """Seeds the global generators, and the generators found in one policy and one environment."""
 
@@ -116,7 +124,7 @@ def _search(root: Any, visited: dict[int, Any]) -> list[Any]:
         if id(item) in visited or _is_kind(item, _OPAQUE):
             continue
         visited[id(item)] = item
-        if _is_generator(item):
+        if _is_generator(item) or _is_kind(item, (SeededElsewhere,)):
             holders.append(item)
             continue
         if _is_kind(item, _HOLDERS) and not _is_kind(item, _WRAPPERS):
@@ -150,6 +158,9 @@ def _class_spaces(kind: type) -> tuple[Any, ...]:
 
 def _seed(generator: Any, root: int, number: int | str, stream: str) -> None:
     """Set the state of a generator, a function of (root, number, stream)."""
+    if isinstance(generator, SeededElsewhere):
+        generator.seed_found(root, number)
+        return
     bits: Any = generator.bit_generator if isinstance(generator, np.random.Generator) else None
     if type(bits) is np.random.PCG64:
         # 128 bits of state and an odd increment from the hash cost a fifth of a SeedSequence, per space.

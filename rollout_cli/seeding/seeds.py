@@ -80,8 +80,20 @@ def draw_root_seed() -> int:
     return secrets.randbits(32)
 
 
+Seeding = tuple[int, int | str]
+"""The arguments of a call of `seed_globals`."""
+_last_seeding: Seeding | None = None
+
+
+def last_seeding() -> Seeding | None:
+    """Return the root and number of the last `seed_globals`; each call of it makes another tuple."""
+    return _last_seeding
+
+
 def seed_globals(root: int, number: int | str) -> None:
     """Seed `random`, `numpy.random` and, if loaded, torch, on the CPU and initialized CUDA devices."""
+    global _last_seeding  # noqa: PLW0603 - a part of the state of the global generators
+    _last_seeding = (root, number)
     random.seed(derive_seed(root, number, "random"))
     np.random.seed(derive_seed(root, number, "numpy.random") >> 32)
     for generator in _torch_generators():
@@ -109,16 +121,22 @@ def torch_has_drawn() -> bool:
     return bool(generators[0].get_state().tolist() != unused.get_state().tolist())
 
 
-def _global_states() -> tuple[Any, Any, list[Any]]:
+_States = tuple[Any, Any, list[Any], Seeding | None]
+
+
+def _global_states() -> _States:
     return (
         random.getstate(),
         np.random.get_state(),
         [generator.get_state() for generator in _torch_generators()],
+        _last_seeding,
     )
 
 
-def _put_back(states: tuple[Any, Any, list[Any]]) -> None:
+def _put_back(states: _States) -> None:
     """Restore states; a torch generator that did not exist yet is seeded by the operating system."""
+    global _last_seeding  # noqa: PLW0603 - as above
+    _last_seeding = states[3]
     random.setstate(states[0])
     np.random.set_state(states[1])
     for generator, state in zip_longest(_torch_generators(), states[2]):
@@ -144,3 +162,24 @@ class BorrowedGenerators:
     def __exit__(self, *_: object) -> None:
         self._own_states = _global_states()
         _put_back(self._callers_states)
+
+
+class SharedGenerators:
+    """The global generators for users that alternate, such as the sessions of a server: each has its own states."""
+
+    def __init__(self) -> None:
+        self._user: Any = None
+        self._states: dict[Any, _States] = {}  # Of the other users.
+
+    def use(self, user: Any) -> None:
+        """Restore the states of `user`; a new user continues with the present ones until it seeds them."""
+        if user is self._user:
+            return
+        self._states[self._user] = _global_states()
+        self._user = user
+        if user in self._states:
+            _put_back(self._states.pop(user))
+
+    def forget(self, user: Any) -> None:
+        """Drop the states of `user`."""
+        self._states.pop(user, None)

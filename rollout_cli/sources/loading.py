@@ -126,6 +126,12 @@ def is_interrupt(error: BaseException) -> bool:
     )
 
 
+def loaded_modules() -> tuple[str, ...]:
+    """Return the top-level modules that this process has loaded, except the standard library."""
+    names = {name.partition(".")[0] for name in list(sys.modules)}
+    return tuple(sorted(names - sys.stdlib_module_names - {"__main__"}))
+
+
 def is_module_attribute(spec: str) -> bool:
     """Return True if `spec` has the form `module:attr`, unlike an environment id such as `module:Env-v0`."""
     return _MODULE_ATTRIBUTE.fullmatch(spec) is not None

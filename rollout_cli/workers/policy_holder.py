@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from gymnasium.vector import VectorEnv
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import EnvError, PolicyError, PolicyLoadError, UsageError
-from rollout_cli.policies.adapt import adapt_policy
+from rollout_cli.policies.adapt import adapt_policy, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy, is_policy_source
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
 from rollout_cli.sources.loading import name_of, reporting
+from rollout_cli.workers.values import WorkerReport
 
 
 class PolicyHolder:
@@ -88,6 +90,14 @@ class PolicyHolder:
         _check_fits(policy, envs)
         self.policy = policy
         return policy
+
+    def completed(self, report: WorkerReport) -> WorkerReport:
+        """Add the class of the policy, and modules and files of other processes in which it is loaded."""
+        assert self.policy is not None, "a worker reports after it has adapted its policy"
+        report = replace(report, policy_class=policy_class(self.policy))
+        for remote in self.policy.remote_reports():
+            report = report.joined(replace(report, modules=remote.modules, files=remote.files))
+        return report
 
     def _adapted(self, env_spec: EnvSpec) -> AdaptedPolicy:
         seed_globals(self._root, SETUP)

@@ -17,14 +17,14 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import gymnasium
 
-from rollout_cli.envs.describe import describe_env, loaded_modules, stack_warnings
+from rollout_cli.envs.describe import describe_env, stack_warnings
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import UsageError
-from rollout_cli.policies.adapt import policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
+from rollout_cli.sources.loading import loaded_modules
 from rollout_cli.workers.context import InContext
 from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.row_queues import RowQueues
@@ -403,13 +403,14 @@ class Worker(InContext, abc.ABC):
     def report(self) -> WorkerReport:
         """Describe the policy and environment as loaded in this worker; the caller adds the files."""
         engine = self._ready()
-        return WorkerReport(
-            env=describe_env(self.env),
-            policy_class=policy_class(self._holder.policy),
-            modules=loaded_modules(),
-            scope=engine.scope,
-            not_reproducible=engine.not_reproducible,
-            warnings=(*stack_warnings(self.env), *engine.casts),
+        return self._holder.completed(
+            WorkerReport(
+                env=describe_env(self.env),
+                modules=loaded_modules(),
+                scope=engine.scope,
+                not_reproducible=engine.not_reproducible,
+                warnings=(*stack_warnings(self.env), *engine.casts),
+            )
         )
 
     def shutdown(self) -> None:

@@ -16,7 +16,13 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.keywords import Keywords, Record
-from rollout_cli.policies.policy import ActionAndInfo, AdaptedPolicy, PolicySource, recorded_spec
+from rollout_cli.policies.policy import (
+    ActionAndInfo,
+    AdaptedPolicy,
+    PolicySource,
+    RemoteReport,
+    recorded_spec,
+)
 from rollout_cli.seeding.seeds import derive_seed
 
 _WEIGHT = r"\d*\.?\d+(?:[eE]-?\d+)?"
@@ -42,6 +48,11 @@ class MixPolicy(AdaptedPolicy):
         self.takes_masks = any(component.takes_masks for component in components)
         if any(component.observe_reward for component in components):
             self.observe_reward = self._observe_reward
+        if any(component.observe_task for component in components):
+            self.observe_task = self._observe_task
+
+    def remote_reports(self) -> list[RemoteReport]:
+        return [report for component in self._components for report in component.remote_reports()]
 
     def seed(self, seed: int) -> None:
         self._index = bisect_right(self._edges, derive_seed(seed, "policy", "mix") / 2**64)
@@ -55,6 +66,10 @@ class MixPolicy(AdaptedPolicy):
     def _observe_reward(self, reward: float) -> None:
         if (observe := self._components[self._index].observe_reward) is not None:
             observe(reward)
+
+    def _observe_task(self, row: int, task: str) -> None:
+        if (observe := self._components[self._index].observe_task) is not None:
+            observe(row, task)
 
     def get_action(self, observation: Any, masks: Any = None) -> ActionAndInfo:
         action, info = self._components[self._index].act(observation, masks)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import gymnasium
 
-from rollout_cli.envs.describe import counted_limit, env_spec_of
+from rollout_cli.envs.describe import counted_limit, env_spec_of, task_of
 from rollout_cli.envs.updates import updated_env
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvLoadError, UserCodeError
@@ -49,13 +49,14 @@ class Row:
         observation: The observation to act on next.
         flags: Terminated and truncated, as returned by the last step.
         where: The call of user code that runs or raised; set before each call.
+        task: The description of the episode's task; empty if there is none.
         is_used: True if an episode started in the environment.
         is_watched: True if the environment was searched for generators after its first reset.
     """
 
     __slots__ = (
         "_most_steps", "_step", "acting", "env", "flags", "index", "is_used", "is_watched", "number",
-        "observation", "recorder", "seed", "seeder", "started_at", "take_step", "where",
+        "observation", "recorder", "seed", "seeder", "started_at", "take_step", "task", "where",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +71,7 @@ class Row:
         self.started_at = 0.0
         self.observation: Any = None
         self.flags: tuple[Any, Any] = (False, False)
+        self.task = ""
         self.where = RESET
         self.is_used = self.is_watched = False
         self._most_steps = most_steps
@@ -223,8 +225,11 @@ class PythonRows:
         result = self._worker.reset_env(row.env, number, row.seed)
         row.where = RESET_RESULT
         observation, info = result
-        if self._worker.rules.tasks:
-            info = {**info, "task": self._worker.rules.task_of(number)}
+        rules = self._worker.rules
+        task = rules.task_of(number) if rules.tasks else task_of(row.env)
+        if task is not None and (rules.tasks or "task" not in info):
+            info = {**info, "task": task}
+        row.task = task if isinstance(task, str) else ""
         row.recorder.reset_info = frozen_copy(info)
         row.observation = row.recorder.observations.record(observation)
         row.where = row.acting

@@ -159,6 +159,10 @@ class LockstepRows(PythonRows):
         if self._policy.resets:
             reset_rows = rows if self._is_started else self._rows
             self._policy.reset(row_mask([row.index for row in reset_rows], len(self._rows)))
+        if self._policy.observe_task is not None:
+            self._where = "policy.observe_task"
+            for row in rows:
+                self._policy.observe_task(row.index, row.task)
         if unwatched := [row for row in rows if not row.is_watched]:
             self._watch(unwatched)
         self._is_started = True

@@ -98,6 +98,9 @@ class SequentialRows(PythonRows):
         self._reset(row, seeded_as)
         row.where = "policy.reset"
         self._worker.reset_agent(self._worker.agent, seeded_as)
+        if self._policy.observe_task is not None:
+            row.where = "policy.observe_task"
+            self._policy.observe_task(0, row.task)
         row.where = row.acting
         if not row.is_watched:
             self._watch([row])

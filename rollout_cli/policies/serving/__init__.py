@@ -1,0 +1,1 @@
+"""Policies in another process: messages, the server, and the client's connection."""
