@@ -145,6 +145,10 @@ class CollectConfig:
     policy_sha256: types.Sha256 | None = _code(
         "Expected SHA-256 of the policy file. It is checked before the file is loaded.",
         metavar="HEX", commands=("collect", "exact"), when_rerun=None)
+    policy_process: bool = _code(
+        "Load the policy in one process. All workers ask it, which saves memory; it needs the extra [serve].", default=False, commands=("collect", "exact"), when_rerun=False,
+        excludes=(Rule("sampler", "ray", reason="workers on other machines cannot reach the process",
+                       hint="start `rollout serve` on a machine that all can reach, and pass {policy=serve:ws://…}"),))
     env: types.Text | None = _code(
         "Id, file, or module:attr. The id is one of gymnasium, the file a spec.json or a pickle. An rl_zoo3 run "
         "folder given as --policy implies it.", short="-e", metavar="SPEC", shown=DEFAULT_ENV)
@@ -198,10 +202,6 @@ class CollectConfig:
         when_rerun=None, needs=(Rule("sampler", "ray", hint='add {sampler="ray"}, or omit {ray_address}'),))
     cpus_per_worker: types.Share = _worker("CPU cores that Ray reserves per worker.", 1.0, metavar="SHARE")
     gpus_per_worker: types.Share = _worker("GPUs that Ray reserves per worker.", 0.0, metavar="SHARE")
-    policy_process: bool = _worker(
-        "Load the policy in one process for all workers. It saves memory, and needs the extra [serve].", default=False, commands=("collect", "exact"), when_rerun=False,
-        excludes=(Rule("sampler", "ray", reason="workers on other machines cannot reach the process",
-                       hint="start `rollout serve` on a machine that all can reach, and pass {policy=serve:ws://…}"),))
     worker_class: types.ClassName | None = _worker(
         "Custom worker class.", metavar="MODULE:CLASS", shown="the built-in worker", decides_data=True,
         excludes=(_NATIVE(reason="native vector environments need the built-in vector worker"),))
