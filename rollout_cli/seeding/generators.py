@@ -12,7 +12,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import gymnasium
@@ -143,7 +143,23 @@ def _search(root: Any, visited: dict[int, Any]) -> list[Any]:
 def _children(item: Any, class_spaces: tuple[Any, ...]) -> Iterable[Any]:
     if type(item) is types.FunctionType:  # Without its globals, which refer to all loaded code.
         return vars(item), item.__closure__, item.__defaults__, item.__kwdefaults__
-    return (*gc.get_referents(item), *class_spaces)
+    return (*_referents(item), *class_spaces)
+
+
+def _referents(item: Any) -> Iterable[Any]:
+    """Return the objects that `item` refers to, with its attributes in place of its `__dict__`.
+
+    Python creates an instance's `__dict__` when it is first read, e.g. by pickle. The order of the search must
+    not depend on whether that has happened.
+    """
+    referents = gc.get_referents(item)
+    if not any(type(referent) is dict for referent in referents):
+        return referents
+    try:
+        own = object.__getattribute__(item, "__dict__")
+    except AttributeError:
+        return referents
+    return chain.from_iterable(own.values() if referent is own else [referent] for referent in referents)
 
 
 def _class_spaces(kind: type) -> tuple[Any, ...]:

@@ -178,6 +178,24 @@ def test_what_appears_at_the_first_reset_changes_no_other_stream() -> None:
     assert third.lazy.random() == used.lazy.random()
 
 
+class Nested:
+    """Has two objects with a generator each."""
+
+    def __init__(self) -> None:
+        self.first = Holder(np.random.default_rng(), lambda rng: rng.random())
+        self.second = Holder(np.random.default_rng(), lambda rng: rng.random())
+
+    def __call__(self) -> float:
+        return self.first() - self.second()
+
+
+def test_reading_the_attributes_of_an_object_changes_no_stream() -> None:
+    """Python makes the `__dict__` of an instance when it is read, as pickle does: that is one more object on the way."""
+    read = Nested()
+    vars(read.first)
+    assert drawn(Nested(), 2) == drawn(read, 2)
+
+
 def test_another_object_takes_the_place_of_the_watched_one() -> None:
     """After an update the old policy is not seeded any more, and the new one's streams are those of a first search."""
     old, new, same = Slotted(), Slotted(), Slotted()

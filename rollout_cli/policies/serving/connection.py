@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -55,15 +56,18 @@ class Connection:
         self.url = url
         headers = {"Authorization": f"Api-Key {token}"} if token else None
         with self._connecting():
-            self._socket = connect(
-                url,
-                additional_headers=headers,
-                compression=None,
-                max_size=MAX_BYTES,
-                open_timeout=CONNECT_SECONDS,
-                ping_interval=None,  # A call of the policy may take longer than any time-out.
-                close_timeout=1.0,
-                proxy=None,
+            # Entered by hand, since the connection lasts as long as a policy; `close` ends it.
+            self._socket = ExitStack().enter_context(
+                connect(
+                    url,
+                    additional_headers=headers,
+                    compression=None,
+                    max_size=MAX_BYTES,
+                    open_timeout=CONNECT_SECONDS,
+                    ping_interval=None,  # A call of the policy may take longer than any time-out.
+                    close_timeout=1.0,
+                    proxy=None,
+                )
             )
         with self._connecting():
             metadata = unpack(self._socket.recv(timeout=CONNECT_SECONDS))
@@ -156,7 +160,8 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection without waiting for the server."""
-        self._socket.socket.close()
+        with suppress(OSError):  # The server was faster.
+            self._socket.socket.shutdown(socket.SHUT_RDWR)  # It wakes the thread that receives, which closes it.
 
 
 def _last_line(text: str) -> str:
