@@ -190,7 +190,7 @@ class Nested:
 
 
 def test_reading_the_attributes_of_an_object_changes_no_stream() -> None:
-    """Python makes the `__dict__` of an instance when it is read, as pickle does: that is one more object on the way."""
+    """Python makes the `__dict__` of an instance when it is read, as pickle does: one more object on the way."""
     read = Nested()
     vars(read.first)
     assert drawn(Nested(), 2) == drawn(read, 2)
