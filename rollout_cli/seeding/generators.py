@@ -11,8 +11,8 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, cast
 
 import gymnasium
@@ -146,20 +146,22 @@ def _children(item: Any, class_spaces: tuple[Any, ...]) -> Iterable[Any]:
     return (*_referents(item), *class_spaces)
 
 
-def _referents(item: Any) -> Iterable[Any]:
-    """Return the objects that `item` refers to, with its attributes in place of its `__dict__`.
+def _referents(item: Any) -> Iterator[Any]:
+    """Yield the objects that `item` refers to, with its attributes in place of its `__dict__`.
 
     Python creates an instance's `__dict__` when it is first read, e.g. by pickle. The order of the search must
     not depend on whether that has happened.
     """
     referents = gc.get_referents(item)
-    if not any(type(referent) is dict for referent in referents):
-        return referents
-    try:
-        own = object.__getattribute__(item, "__dict__")
-    except AttributeError:
-        return referents
-    return chain.from_iterable(own.values() if referent is own else [referent] for referent in referents)
+    own = None
+    if dict in map(type, referents):  # Otherwise reading it would create it, and slow down the user's code.
+        with contextlib.suppress(AttributeError):
+            own = object.__getattribute__(item, "__dict__")
+    for referent in referents:
+        if own is not None and referent is own:
+            yield from own.values()
+        else:
+            yield referent
 
 
 def _class_spaces(kind: type) -> tuple[Any, ...]:

@@ -13,7 +13,8 @@ import pytest
 
 import rollout_cli
 from tests.cli.calling import Caller
-from tests.helpers.processes import ROOT
+from tests.helpers.datasets import assert_same_data, source_of
+from tests.helpers.processes import ROOT, called
 
 Run = Callable[[str, Path], Any]
 RECIPES = ("random", "medium", "expert", "medium_expert", "mixed")
@@ -42,7 +43,7 @@ def batch(output: Path) -> Any:
 
 def test_all_are_tested() -> None:
     """No sample is without its test below."""
-    others = ["cartpole_smoke", "custom_env", "exact", "image_env", "offline_rl_pendulum"]
+    others = ["cartpole_smoke", "custom_env", "exact", "image_env", "offline_rl_pendulum", "policy_process"]
     assert {*others, *(f"recipe_{name}" for name in RECIPES)} == {path.stem for path in SAMPLES}
 
 
@@ -51,6 +52,16 @@ def test_cartpole_smoke(run_sample: Run, tmp_path: Path) -> None:
     result = run_sample("cartpole_smoke", tmp_path / "out")
     lengths = rollout_cli.load(tmp_path / "out").episodes["length"].to_numpy()
     assert lengths.sum() == result["steps"] >= 2000 > lengths[:-1].sum()
+
+
+def test_policy_process(run_sample: Run, tmp_path: Path) -> None:
+    """It says that its policy ran in one process, and the steps are those of the policy in each worker."""
+    result = run_sample("policy_process", tmp_path / "out")
+    assert source_of(tmp_path / "out")["collector"]["policy_process"] is True
+    plain = ("--policy", "sample_configs.cartpole_policies:Expert", "--output", tmp_path / "plain")
+    called("collect", "--timesteps", "2000", "--seed", "0", "--sampler", "local", "--quiet", *plain)
+    assert_same_data(tmp_path / "plain", tmp_path / "out")
+    assert result["steps"] >= 2000
 
 
 def test_offline_rl_pendulum(run_sample: Run, tmp_path: Path) -> None:

@@ -161,7 +161,9 @@ class Connection:
     def close(self) -> None:
         """Close the connection without waiting for the server."""
         with suppress(OSError):  # The server was faster.
-            self._socket.socket.shutdown(socket.SHUT_RDWR)  # It wakes the thread that receives, which closes it.
+            self._socket.socket.shutdown(
+                socket.SHUT_RDWR
+            )  # It wakes the thread that receives, which closes it.
 
 
 def _last_line(text: str) -> str:
