@@ -26,6 +26,7 @@ from rollout_cli.policies.random import RandomSource
 from rollout_cli.policies.schemes.constant import ConstantSource
 from rollout_cli.policies.schemes.d3rlpy import D3RLPY
 from rollout_cli.policies.schemes.files import FilePolicySource, FileScheme
+from rollout_cli.policies.schemes.lerobot import LerobotSource
 from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.schemes.onnx import ONNX
 from rollout_cli.policies.schemes.openpi import OpenpiSource
@@ -57,6 +58,7 @@ SCHEMES: dict[str, MakeSource] = {
     "constant": ConstantSource.of,
     "mix": lambda argument, options: MixSource.of(argument, options, policy_source),
     "d3rlpy": D3RLPY,
+    "lerobot": LerobotSource.of,
     "onnx": ONNX,
     "openpi": OpenpiSource.of,
     "rllib": RLLIB,
@@ -118,7 +120,7 @@ def loads_torch(source: PolicySource) -> bool:
             return _IMPORTS_TORCH.search(file.read_bytes()) is not None
         case UserPolicySource(Source(data=bytes() as pickled)):
             return b"torch" in pickled
-    return False
+    return isinstance(source, LerobotSource)
 
 
 def policy_source(spec: str, options: Keywords | None = None, *, sha256: str | None = None) -> PolicySource:
@@ -142,7 +144,7 @@ def policy_source(spec: str, options: Keywords | None = None, *, sha256: str | N
         spec, options = _with_options(spec, options)
         source = _source_without_scheme(spec, options)
     else:
-        if isinstance(make, FileScheme):
+        if isinstance(make, FileScheme) or scheme == "lerobot":
             argument, options = _with_options(argument, options)
         source = make(argument, options)
     if sha256 is not None:

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.policies.schemes.lerobot import is_lerobot
 
 _WRAP = "load it in a function, and pass the function as module:attr (see docs/policies.md)"
 _REBUILD = "rebuild the network in a function, and pass the function as module:attr (see docs/policies.md)"
@@ -58,6 +59,8 @@ def recognise_folder(folder: Path) -> str | None:
     for name, kind in _FOLDERS.items():
         if (folder / name).exists():
             return kind
+    if is_lerobot(folder):
+        return "lerobot"
     for config in folder.glob("*/config.yml"):
         if (config.parent / "args.yml").is_file():
             return "zoo"
