@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +18,8 @@ from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import ConfigError, StorageError, UsageError
 from rollout_cli.keywords import keyword
 from rollout_cli.sources.remote import folder_of
+
+Reference = TypeVar("Reference")
 
 FORMAT_NAMES = (
     *("d3rlpy", "d4rl", "hf", "imitation", "lerobot", "minari"),
@@ -116,7 +119,12 @@ def card(
     plot: Annotated[bool | None, flag("--plot/--no-plot", help="Show or hide a plot of the returns.")] = None,
     title: Annotated[str | None, flag("--title", metavar="TEXT", help="Title of the card.")] = None,
     references: Annotated[
-        str | None, flag("--references", metavar="LOW,HIGH", help="Mean returns with the scores 0 and 100.")
+        str | None,
+        flag(
+            "--references",
+            metavar="LOW,HIGH",
+            help="Mean returns, or a suite's datasets, with the scores 0 and 100.",
+        ),
     ] = None,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -126,16 +134,17 @@ def card(
     from rollout_cli.reports.suite import members_of, write_suite_card  # noqa: PLC0415 - as above
 
     if members_of(folder):
-        if plot is not None or references is not None:
+        if plot is not None:
             raise UsageError(
-                f"{folder} is a folder of datasets, and --plot and --references are those of one dataset",
+                f"{folder} is a folder of datasets, and --plot is that of one dataset",
                 code="card-of-a-folder",
-                hint="pass them with each dataset's folder",
+                hint="pass it with each dataset's folder",
             )
-        path = write_suite_card(folder, title=title, license=license)
+        limits = None if references is None else _references(references, _number_or_name)
+        path = write_suite_card(folder, title=title, license=license, references=limits)
         show({"folder": str(folder), "path": str(path)}, {"card": path}, as_json=json, quiet=quiet, path=path)
         return
-    scale = None if references is None else _references(references)
+    scale = None if references is None else _references(references, float)
     path = write_card(folder, license=license, plot=plot, title=title, references=scale)
     show(
         {"dataset": str(folder), "path": str(path)},
@@ -146,16 +155,25 @@ def card(
     )
 
 
-def _references(text: str) -> tuple[float, float]:
+def _references(text: str, read: Callable[[str], Reference]) -> tuple[Reference, Reference]:
     low, _, high = text.partition(",")
     try:
-        return float(low), float(high)
+        return read(low.strip()), read(high.strip())
     except ValueError as error:
         raise ConfigError(
             f"--references is {text!r}, expected two mean returns, separated by a comma",
             code="option-value",
             hint="use, for example, --references 22.3,500",
         ) from error
+
+
+def _number_or_name(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        if not text:
+            raise
+        return text
 
 
 def pack(

@@ -10,6 +10,7 @@ from rollout_cli.dataset.card import dataset_name, escaped
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.dataset.store import file_store
 from rollout_cli.errors import DatasetExistsError, UsageError
+from rollout_cli.reports.card import write_card
 from rollout_cli.reports.identity import estimates
 
 MARK = "<!-- This card was written by `rollout card`, which replaces it. -->"
@@ -57,13 +58,29 @@ def members_of(root: Path) -> list[Path]:
     return sorted(path.parents[1] for path in root.glob("*/meta/info.json") if path.parents[1].name[0] != ".")
 
 
-def write_suite_card(root: Path, *, title: str | None = None, license: str | None = None) -> Path:  # noqa: A002
+def write_suite_card(
+    root: Path,
+    *,
+    title: str | None = None,
+    license: str | None = None,  # noqa: A002 - the word of the card
+    references: tuple[str | float, str | float] | None = None,
+) -> Path:
     """Write README.md of a folder of datasets, and return its path.
+
+    Args:
+        root: The folder.
+        title: The title of the folder's card, in one line.
+        license: The license in Hugging Face's notation.
+        references: The mean returns with the normalized scores 0 and 100, which each dataset then stores; a
+            string is the name of a dataset in the folder, and stands for its mean return. None keeps the
+            references of each dataset.
 
     Raises:
         DatasetExistsError: If the folder has a README.md of another origin.
         DatasetFormatError: If a dataset is damaged.
-        UsageError: If a dataset has no episodes.
+        DatasetLockedError: If a run is writing a dataset that shall store references.
+        UsageError: If a dataset has no episodes, a reference names no dataset, or the second reference is not
+            higher than the first.
     """
     path = root / "README.md"
     if path.exists() and MARK not in path.read_text(encoding="utf-8"):
@@ -78,6 +95,11 @@ def write_suite_card(root: Path, *, title: str | None = None, license: str | Non
                 code="no-episode",
                 hint="collect its episodes, or move it away",
             )
+    if references is not None:
+        low, high = [_mean_return(reference, datasets) for reference in references]
+        for member in datasets:
+            write_card(root / member, references=(low, high))
+            datasets[member] = load(root / member)
     first = next(iter(datasets))
     environments = ", ".join(dict.fromkeys(dataset_name(dataset.info) for dataset in datasets.values()))
     name = title or f"Episodes of {environments}"
@@ -92,6 +114,18 @@ def write_suite_card(root: Path, *, title: str | None = None, license: str | Non
     )
     file_store(root).replace(path, card.encode("utf-8", "backslashreplace"))
     return path
+
+
+def _mean_return(reference: str | float, datasets: dict[str, Dataset]) -> float:
+    if not isinstance(reference, str):
+        return reference
+    if reference not in datasets:
+        raise UsageError(
+            f"--references has {reference!r}, expected a number or one of the datasets: {', '.join(datasets)}",
+            code="reference-unknown",
+            hint="pass the name of a dataset in the folder",
+        )
+    return float(datasets[reference].rows.column("return").mean())
 
 
 def _configs(member: str, dataset: Dataset) -> Iterator[str]:

@@ -223,6 +223,27 @@ def test_the_card_of_a_suite(rollout: Caller, tmp_path: Path) -> None:
     assert "My own words" == Path("suite/README.md").read_text()
 
 
+def test_the_references_of_a_suite(rollout: Caller, tmp_path: Path) -> None:
+    """Two members, or numbers, are the scores 0 and 100 of all members; a mistake changes no dataset."""
+    for name, episodes in (("b", "5"), ("a", "3")):
+        rollout(*MAKE, "--episodes", episodes, "-o", f"suite/{name}")
+    means = {name: rollout_cli.load(f"suite/{name}").rows.column("return").mean() for name in "ab"}
+    lower, higher = sorted(means, key=means.__getitem__)
+    rollout("card", "suite", "--references", f"{lower}, {higher}")
+    text = Path("suite/README.md").read_text()
+    for name, score in ((lower, 0), (higher, 100)):
+        seen = json.loads(rollout("stats", f"suite/{name}", "--json").stdout)
+        assert score == pytest.approx(seen["estimates"]["normalized score"]["value"])
+        assert re.search(rf"^\| {name} \|.* \| {score} \([^|]*\) \|$", text, re.MULTILINE)
+        rollout("verify", f"suite/{name}")
+    rollout("card", "suite", "--references", f"-1000,{higher}")
+    assert -1000 == info_of(Path("suite/a"))["card"]["references"]["low"]
+    assert "[reference-unknown]" in rollout("card", "suite", "--references", "a,expert", code=2).stderr
+    assert "[reference-order]" in rollout("card", "suite", "--references", f"{higher},{lower}", code=2).stderr
+    assert "[option-value]" in rollout("card", "suite", "--references", "a", code=2).stderr
+    assert -1000 == info_of(Path("suite/b"))["card"]["references"]["low"]
+
+
 @pytest.mark.parametrize(
     ("n_bytes", "words"),
     [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (123_456, "123 kB"), (5 * 10**13, "50 TB")],
