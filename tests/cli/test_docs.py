@@ -124,7 +124,7 @@ def is_error(kind: object) -> bool:
 
 def test_documents_that_are_named_exist() -> None:
     """Links between the documents lead somewhere."""
-    pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "use").glob("*.md")]
+    pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*/*.md")]
     for document in {*DOCUMENTS, *pages}:
         for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / document).read_text()):
             assert ((ROOT / document).parent / target).exists(), f"{document} links to {target}"

@@ -40,8 +40,8 @@ if os.environ.get("ROLLOUT_TEST_JAX") != "1":
     collect_ignore.append("test_arrays.py")
 if os.environ.get("ROLLOUT_TEST_PACKAGES") != "1":  # Set by `.ci/matrix/environments`.
     collect_ignore.append("test_packages.py")
-# Each of these libraries has an environment of its own, since their pins clash: `.ci/matrix/libraries`.
-LIBRARIES = ("d3rlpy", "lerobot", "minari", "openpi", "rllib")
+# Each of these has an environment of its own, since their pins clash: `.ci/matrix/libraries`.
+LIBRARIES = ("d3rlpy", "lerobot", "minari", "offline_project", "openpi", "rllib")
 collect_ignore += [f"test_{name}.py" for name in LIBRARIES if os.environ.get("ROLLOUT_TEST_LIBRARY") != name]
 
 
