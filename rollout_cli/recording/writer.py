@@ -58,7 +58,8 @@ class Writer:
         overwrite: Replace an existing dataset.
         next_observation: Also store the next observation of every step.
         flush_every: Seconds between two commits, above 0.
-        segment_bytes: Maximum bytes of a data file, before encoding.
+        segment_bytes: Maximum bytes of a data file, before encoding; None for 128 MiB, or the maximum of the
+            dataset to continue.
 
     Raises:
         ArgumentError: If an argument or array is invalid.
@@ -91,7 +92,7 @@ class Writer:
         overwrite: bool = False,
         next_observation: bool = False,
         flush_every: float = 30.0,
-        segment_bytes: int = 128 << 20,
+        segment_bytes: int | None = None,
     ) -> None:
         if resume and overwrite:
             raise ArgumentError("resume=True and overwrite=True exclude each other", code="option-excluded")
@@ -101,7 +102,8 @@ class Writer:
             )
         self._path = folder_of(path).resolve()
         self._overwrite = overwrite
-        self._limits = SizeLimits(segment_bytes=segment_bytes)
+        self._segment_bytes = segment_bytes
+        self._limits = SizeLimits() if segment_bytes is None else SizeLimits(segment_bytes=segment_bytes)
         self._next_observation = next_observation
         self._flush_every = flush_every
         self._spaces = (observation_space, action_space)
@@ -305,13 +307,6 @@ class Writer:
     def _continue(self, info: DatasetInfo) -> None:
         """Open the dataset that `info` describes behind its last committed episode."""
         source = info["sources"][0]
-        if info["derived"] or source["root_seed"] is not None:
-            made = "made from other datasets" if info["derived"] else "collected by `rollout`"
-            raise UsageError(
-                f"{self._path} was {made}, expected a dataset of a Writer or Recorder",
-                code="resume-kind",
-                hint="choose another path, or pass overwrite=True to replace the dataset",
-            )
         schema = DatasetSchema.from_info(info)
         stored = schema.spaces.env_spec
         observation_space, action_space = self._spaces
@@ -321,13 +316,8 @@ class Writer:
         )
         self._n_cut = source.get("cut", 0)
         self._next_observation = info["next_observation"]
-        if SpaceSchema.of(spec).describe() != info["spaces"]:
-            raise UsageError(
-                f"the spaces of {self._path} are {stored.observation_space} and {stored.action_space}, "
-                f"expected {spec.observation_space} and {spec.action_space}",
-                code="resume-spaces",
-                hint="pass the spaces of the dataset, or choose another path",
-            )
+        self._limits = SizeLimits(**info["limits"])
+        _check_continuable(self._path, info, stored, spec, self._segment_bytes)
         committed = read_committed(self._path, info)
         for notice in committed.notices:
             _log.warning("%s", notice)
@@ -350,3 +340,29 @@ class Writer:
             read_tables(self._path, schema, written.segment, written.record) for written in committed.segments
         ]
         return [decode_chunk(schema, steps, episodes) for steps, episodes in parts]
+
+
+def _check_continuable(
+    path: Path, info: DatasetInfo, stored: EnvSpec, given: EnvSpec, segment_bytes: int | None
+) -> None:
+    """Raise UsageError if the dataset has another origin, other spaces or another maximum size of data files."""
+    if info["derived"] or info["sources"][0]["root_seed"] is not None:
+        made = "made from other datasets" if info["derived"] else "collected by `rollout`"
+        raise UsageError(
+            f"{path} was {made}, expected a dataset of a Writer or Recorder",
+            code="resume-kind",
+            hint="choose another path, or pass overwrite=True to replace the dataset",
+        )
+    if SpaceSchema.of(given).describe() != info["spaces"]:
+        raise UsageError(
+            f"the spaces of {path} are {stored.observation_space} and {stored.action_space}, "
+            f"expected {given.observation_space} and {given.action_space}",
+            code="resume-spaces",
+            hint="pass the spaces of the dataset, or choose another path",
+        )
+    if segment_bytes not in {None, info["limits"]["segment_bytes"]}:
+        raise UsageError(
+            f"segment_bytes of {path} is {info['limits']['segment_bytes']:,}, expected {segment_bytes:,}",
+            code="resume-limits",
+            hint="leave segment_bytes out to keep the size of the dataset, or choose another path",
+        )

@@ -31,6 +31,7 @@ from rollout_cli.recording.writer import Writer
 from tests.dataset.test_round_trip import SPACES
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.chunks import episode
+from tests.helpers.damage import set_json
 from tests.helpers.datasets import assert_same_data, has_commit, info_of, numbers_of, source_of
 from tests.helpers.errors import raises
 from tests.helpers.processes import called, variables
@@ -224,6 +225,30 @@ def test_resume_where_nothing_is(tmp_path: Path) -> None:
         with pytest.raises(RolloutError):
             Writer(tmp_path / "e", resume=True)
     assert "mine" == (tmp_path / "e" / "mine.txt").read_text()
+
+
+@pytest.mark.parametrize("first", [5, 60])
+def test_a_resumed_dataset_keeps_its_limits(tmp_path: Path, first: int) -> None:
+    """Before and after the columns are decided: the files are those of an uninterrupted run."""
+    parts: list[tuple[str, int, dict[str, Any]]] = [
+        ("whole", 160, {"segment_bytes": 20_000}),
+        ("d", first, {"segment_bytes": 20_000}),
+        ("d", 160, {}),
+    ]
+    for name, stop, options in parts:
+        with Writer(
+            tmp_path / name, observation_space=BOX, action_space=TWO, resume=True, **options
+        ) as writer:
+            for number in range(writer.next_number, stop):
+                writer.write(**arrays(number))
+    assert_same_data(tmp_path / "whole", tmp_path / "d")
+    assert info_of(tmp_path / "whole")["segments"] > 10
+    before = info_of(tmp_path / "d")["limits"]
+    with raises(UsageError, "resume-limits", "20,000", "20,001"):
+        Writer(tmp_path / "d", resume=True, segment_bytes=20_001)
+    set_json(tmp_path / "d" / "meta" / "info.json", limits={**before, "group_rows": 50})
+    Writer(tmp_path / "d", resume=True, segment_bytes=20_000).close()
+    assert {**before, "group_rows": 50} == info_of(tmp_path / "d")["limits"]
 
 
 def test_sequences_of_one_length(tmp_path: Path) -> None:
