@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -18,8 +17,6 @@ from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import ConfigError, StorageError, UsageError
 from rollout_cli.keywords import keyword
 from rollout_cli.sources.remote import folder_of
-
-Reference = TypeVar("Reference")
 
 FORMAT_NAMES = (
     *("d3rlpy", "d4rl", "hf", "imitation", "lerobot", "minari"),
@@ -130,35 +127,19 @@ def card(
     json: JsonFlag = False,
 ) -> None:
     """Write the card (README.md) of a dataset, or of a folder of datasets, for the Hugging Face Hub."""
-    from rollout_cli.reports.card import write_card  # noqa: PLC0415 - imports numpy and pyarrow
-    from rollout_cli.reports.suite import members_of, write_suite_card  # noqa: PLC0415 - as above
+    from rollout_cli.reports.suite import members_of  # noqa: PLC0415 - imports numpy and pyarrow
 
-    if members_of(folder):
-        if plot is not None:
-            raise UsageError(
-                f"{folder} is a folder of datasets, and --plot is that of one dataset",
-                code="card-of-a-folder",
-                hint="pass it with each dataset's folder",
-            )
-        limits = None if references is None else _references(references, _number_or_name)
-        path = write_suite_card(folder, title=title, license=license, references=limits)
-        show({"folder": str(folder), "path": str(path)}, {"card": path}, as_json=json, quiet=quiet, path=path)
-        return
-    scale = None if references is None else _references(references, float)
-    path = write_card(folder, license=license, plot=plot, title=title, references=scale)
-    show(
-        {"dataset": str(folder), "path": str(path)},
-        {"dataset": folder, "card": path},
-        as_json=json,
-        quiet=quiet,
-        path=path,
-    )
+    scale = None if references is None else _references(references)
+    path = rollout_cli.card(folder, license=license, plot=plot, title=title, references=scale)
+    kind = "folder" if members_of(folder) else "dataset"
+    document = {kind: str(folder), "path": str(path)}
+    show(document, {kind: folder, "card": path}, as_json=json, quiet=quiet, path=path)
 
 
-def _references(text: str, read: Callable[[str], Reference]) -> tuple[Reference, Reference]:
+def _references(text: str) -> tuple[str | float, str | float]:
     low, _, high = text.partition(",")
     try:
-        return read(low.strip()), read(high.strip())
+        return _number_or_name(low.strip()), _number_or_name(high.strip())
     except ValueError as error:
         raise ConfigError(
             f"--references is {text!r}, expected two mean returns, separated by a comma",

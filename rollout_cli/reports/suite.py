@@ -10,7 +10,6 @@ from rollout_cli.dataset.card import dataset_name, escaped
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.dataset.store import file_store
 from rollout_cli.errors import DatasetExistsError, UsageError
-from rollout_cli.reports.card import write_card
 from rollout_cli.reports.identity import estimates
 
 MARK = "<!-- This card was written by `rollout card`, which replaces it. -->"
@@ -63,7 +62,6 @@ def write_suite_card(
     *,
     title: str | None = None,
     license: str | None = None,  # noqa: A002 - the word of the card
-    references: tuple[str | float, str | float] | None = None,
 ) -> Path:
     """Write README.md of a folder of datasets, and return its path.
 
@@ -71,35 +69,14 @@ def write_suite_card(
         root: The folder.
         title: The title of the folder's card, in one line.
         license: The license in Hugging Face's notation.
-        references: The mean returns with the normalized scores 0 and 100, which each dataset then stores; a
-            string is the name of a dataset in the folder, and stands for its mean return. None keeps the
-            references of each dataset.
 
     Raises:
         DatasetExistsError: If the folder has a README.md of another origin.
         DatasetFormatError: If a dataset is damaged.
-        DatasetLockedError: If a run is writing a dataset that shall store references.
-        UsageError: If a dataset has no episodes, a reference names no dataset, or the second reference is not
-            higher than the first.
+        UsageError: If a dataset has no episodes.
     """
     path = root / "README.md"
-    if path.exists() and MARK not in path.read_text(encoding="utf-8"):
-        raise DatasetExistsError(
-            f"{path} exists, and `rollout card` did not write it", code="output-exists", hint="move it away"
-        )
-    datasets = {member.name: load(member) for member in members_of(root)}
-    for member, dataset in datasets.items():
-        if not len(dataset):
-            raise UsageError(
-                f"{root / member} has no episodes, expected at least 1",
-                code="no-episode",
-                hint="collect its episodes, or move it away",
-            )
-    if references is not None:
-        low, high = [_mean_return(reference, datasets) for reference in references]
-        for member in datasets:
-            write_card(root / member, references=(low, high))
-            datasets[member] = load(root / member)
+    datasets = check_suite(root)
     first = next(iter(datasets))
     environments = ", ".join(dict.fromkeys(dataset_name(dataset.info) for dataset in datasets.values()))
     name = title or f"Episodes of {environments}"
@@ -116,16 +93,37 @@ def write_suite_card(
     return path
 
 
-def _mean_return(reference: str | float, datasets: dict[str, Dataset]) -> float:
+def check_suite(root: Path) -> dict[str, Dataset]:
+    """Return the datasets of a suite by name; raises the errors of `write_suite_card`."""
+    path = root / "README.md"
+    if path.exists() and MARK not in path.read_text(encoding="utf-8"):
+        raise DatasetExistsError(
+            f"{path} exists, and `rollout card` did not write it", code="output-exists", hint="move it away"
+        )
+    datasets = {member.name: load(member) for member in members_of(root)}
+    for member, dataset in datasets.items():
+        if not len(dataset):
+            raise UsageError(
+                f"{root / member} has no episodes, expected at least 1",
+                code="no-episode",
+                hint="collect its episodes, or move it away",
+            )
+    return datasets
+
+
+def mean_return(root: Path, reference: str | float) -> float:
+    """Return a number, or the mean return of the dataset with this name in a folder."""
     if not isinstance(reference, str):
         return reference
-    if reference not in datasets:
+    members = {member.name: member for member in members_of(root)}
+    if reference not in members:
         raise UsageError(
-            f"--references has {reference!r}, expected a number or one of the datasets: {', '.join(datasets)}",
+            f"a reference is {reference!r}, expected a number"
+            + (f" or one of the datasets: {', '.join(members)}" if members else ""),
             code="reference-unknown",
-            hint="pass the name of a dataset in the folder",
+            hint="pass mean returns, or names of datasets in the folder",
         )
-    return float(datasets[reference].rows.column("return").mean())
+    return float(load(members[reference]).rows.column("return").mean())
 
 
 def _configs(member: str, dataset: Dataset) -> Iterator[str]:

@@ -13,11 +13,13 @@ import pytest
 
 import rollout_cli
 from rollout_cli import CollectConfig, collect
+from rollout_cli.errors import UsageError
 from rollout_cli.options.types import EpisodeRange
 from rollout_cli.reports import charts
 from rollout_cli.reports.identity import sized
 from tests.cli.calling import Caller
 from tests.helpers.datasets import episodes_of, info_of, set_source, steps_of
+from tests.helpers.errors import raises
 
 MAKE = ("collect", "--sampler", "local", "--workers", "1", "--seed", "7", "-q")
 
@@ -215,7 +217,15 @@ def test_the_card_of_a_suite(rollout: Caller, tmp_path: Path) -> None:
     assert "| a | First \\| of \\[all\\] | 3 | " in text
     assert f" | {mean:.6g} (" in text
     assert f" | {10 * (mean + 10):.6g} (" in text
-    rollout("card", "suite", "--title", "Again")
+    assert Path("suite/README.md") == rollout_cli.card("suite", title="Both", license="mit")
+    assert text == Path("suite/README.md").read_text()
+    with raises(UsageError, "card-license"):
+        rollout_cli.card("suite", license="two words")
+    with raises(UsageError, "card-of-a-folder"):
+        rollout_cli.card("suite", plot=True)
+    assert {"folder": "suite", "path": "suite/README.md"} == json.loads(
+        rollout("card", "suite", "--title", "Again", "--json").stdout
+    )
     assert "# Again" in Path("suite/README.md").read_text()
     assert "[card-of-a-folder]" in rollout("card", "suite", "--plot", code=2).stderr
     Path("suite/README.md").write_text("My own words")
