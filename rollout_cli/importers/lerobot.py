@@ -24,10 +24,11 @@ from rollout_cli.importers.format import (
     integer_actions,
     with_unknown_last,
 )
+from rollout_cli.importers.parquet import episodes_in, images_of, tensor_of
 from rollout_cli.recording.arrays import EpisodeArrays
 
 _VERSION = "v3."
-_PICTURES = ("image", "video")
+_IMAGE_AXES = 4
 _NUMBERS = ("timestamp", "frame_index", "index", "episode_index", "task_index")
 _REWARD, _DONE, _TERMINATED, _TRUNCATED = (
     f"next.{name}" for name in ("reward", "done", "terminated", "truncated")
@@ -36,17 +37,20 @@ _REWARD, _DONE, _TERMINATED, _TRUNCATED = (
 
 @contextmanager
 def read(path: Path) -> Iterator[Foreign]:
-    """Open a folder. A step has no next observation, and images and videos are not read."""
+    """Open a folder. A step has no next observation, and videos are not read."""
     features = _info(path)["features"]
     unknown = [SEEDS, LAST_OBSERVATION]
     if _REWARD not in features:
         unknown.append(REWARDS)
     if _TERMINATED not in features:
         unknown.append(ENDS)
-    pictures = [name for name, feature in features.items() if feature["dtype"] in _PICTURES]
-    unknown += [f"{name}: images are not imported" for name in pictures]
-    shapes = {name: tuple(feature["shape"]) for name, feature in features.items() if name not in pictures}
-    yield Foreign(episodes=_episodes(path, shapes), unknown=tuple(unknown))
+    for name, feature in features.items():
+        if feature["dtype"] == "video":
+            unknown.append(f"{name}: videos are not imported")
+        elif feature["dtype"] == "image":
+            unknown.append(f"last image of {name}: stored as black")
+    stored = {name: feature for name, feature in features.items() if feature["dtype"] != "video"}
+    yield Foreign(episodes=_episodes(path, stored), unknown=tuple(unknown))
 
 
 def _info(path: Path) -> dict[str, Any]:
@@ -54,48 +58,24 @@ def _info(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _episodes(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[EpisodeArrays]:
+def _episodes(path: Path, features: Mapping[str, Any]) -> Iterator[EpisodeArrays]:
     tasks = pq.read_table(path / "meta" / "tasks.parquet")
     # LeRobot writes the tasks as the index of pandas, a column with a name of pandas.
     (column,) = [name for name in tasks.column_names if name != "task_index"]
     names = dict(zip(tasks["task_index"].to_pylist(), tasks[column].to_pylist(), strict=True))
     files = sorted((path / "data").glob("chunk-*/file-*.parquet"))
-    last = -1
-    for file in files:
-        table = pq.read_table(file, columns=[*shapes])
-        numbers = table["episode_index"].to_numpy()
-        if np.any(np.diff(numbers, prepend=last) < 0) or numbers[:1] == last:
-            raise DatasetFormatError(
-                f"the episode_index of {file} starts with {numbers[:1].tolist()} after {last}, "
-                "expected rising numbers, and each episode in one file",
-                code="import-damaged",
-            )
-        last = int(numbers[-1])
-        stops = [*(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        start = 0
-        for stop in stops:
-            rows = table.slice(start, stop - start)
-            columns = {name: _column(file, name, rows[name], shape) for name, shape in shapes.items()}
-            yield _episode(file, columns, names)
-            start = stop
+    for file, rows in episodes_in(files, "episode_index", [*features]):
+        columns = {name: _column(file, name, rows, feature) for name, feature in features.items()}
+        yield _episode(file, columns, names)
 
 
-def _column(file: Path, name: str, column: pa.ChunkedArray, shape: tuple[int, ...]) -> Array:
-    """Return a feature as an array (T, *shape); a list of one number is a scalar in the file.
-
-    Raises:
-        DatasetFormatError: If values are missing.
-    """
-    array = column.combine_chunks()
-    while pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type):
-        array = array.flatten()
-    values = array.to_numpy(zero_copy_only=False)
-    if array.null_count or values.size != len(column) * int(np.prod(shape)):
-        raise DatasetFormatError(
-            f"{name} of {file} has {values.size} values in {len(column)} rows, expected the shape {shape} in each",
-            code="import-damaged",
-        )
-    return np.asarray(values.reshape(len(column), *shape))
+def _column(file: Path, name: str, rows: pa.Table, feature: Mapping[str, Any]) -> Array:
+    shape = tuple(feature["shape"])
+    if feature["dtype"] != "image":
+        return tensor_of(file, name, rows, shape)
+    if str((feature["names"] or ("",))[0]).startswith("channel"):
+        shape = (*shape[1:], shape[0])  # The images themselves are as PNG has them.
+    return images_of(file, name, rows, shape)
 
 
 def _scalars(values: Array) -> Array:
@@ -116,7 +96,7 @@ def _episode(file: Path, columns: dict[str, Array], tasks: Mapping[int, str]) ->
     if len({*described}) > 1:
         infos["task"] = described
     return EpisodeArrays(
-        observations=with_unknown_last(_tree(file, "observation", columns)),
+        observations=map_tree(_with_last, _tree(file, "observation", columns)),
         actions=map_tree(integer_actions, _tree(file, "action", columns)),
         rewards=found.get(_REWARD),
         terminated=terminated,
@@ -124,6 +104,13 @@ def _episode(file: Path, columns: dict[str, Array], tasks: Mapping[int, str]) ->
         env_infos=infos,
         episode_info={"task": described[0]},
     )
+
+
+def _with_last(values: Array) -> Array:
+    """Return an array (T, *shape) with a last row that is unknown: a black image, since uint8 has no nan."""
+    if values.dtype == np.uint8 and values.ndim == _IMAGE_AXES:
+        return np.concatenate([values, np.zeros_like(values[:1])])
+    return np.asarray(with_unknown_last(values))
 
 
 def _tree(file: Path, name: str, columns: Mapping[str, Array]) -> Any:

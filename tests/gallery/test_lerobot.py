@@ -17,6 +17,12 @@ FEATURES = {
         "shape": (16, 16, 3),
         "names": ["height", "width", "channels"],
     },
+    "observation.images.wrist": {
+        "dtype": "image",
+        "shape": (3, 12, 8),
+        "names": ["channels", "height", "width"],
+    },
+    "observation.grid": {"dtype": "float32", "shape": (2, 3), "names": None},
     "action": {"dtype": "float32", "shape": (2,), "names": None},
     "next.reward": {"dtype": "float32", "shape": (1,), "names": None},
     "next.success": {"dtype": "bool", "shape": (1,), "names": None},
@@ -33,7 +39,9 @@ def test_a_dataset_that_it_wrote_is_imported(tmp_path: Path, monkeypatch: pytest
         for step in range(length):
             frame = {
                 "observation.state": rng.normal(size=3).astype(np.float32),
-                "observation.images.top": rng.integers(0, 255, (16, 16, 3), dtype=np.uint8),
+                "observation.images.top": rng.integers(0, 256, (16, 16, 3), dtype=np.uint8),
+                "observation.images.wrist": rng.integers(0, 256, (12, 8, 3), dtype=np.uint8),
+                "observation.grid": rng.normal(size=(2, 3)).astype(np.float32),
                 "action": rng.normal(size=2).astype(np.float32),
                 "next.reward": np.array([step], np.float32),
                 "next.success": np.array([step == length - 1]),
@@ -48,7 +56,17 @@ def test_a_dataset_that_it_wrote_is_imported(tmp_path: Path, monkeypatch: pytest
     batch = rollout_cli.load(tmp_path / "d").to_episode_batch()
     read = LeRobotDataset("me/robot", root=tmp_path / "robot")
     rows = [read[place] for place in range(len(read))]
-    np.testing.assert_array_equal([row["observation.state"].numpy() for row in rows], batch.observations)
+    seen = batch.observations
+    assert ["grid", "images.top", "images.wrist", "state"] == [*seen]
+    for name in ("state", "grid"):
+        np.testing.assert_array_equal([row[f"observation.{name}"].numpy() for row in rows], seen[name])
+    for name in ("images.top", "images.wrist"):
+        theirs = np.array(
+            [row[f"observation.{name}"].numpy() for row in rows]
+        )  # Channels first, from 0 to 1.
+        ours = seen[name].transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
+        np.testing.assert_array_equal(theirs, ours)
+        assert not batch.last_observations[name].any()
     np.testing.assert_array_equal([row["action"].numpy() for row in rows], batch.actions)
     np.testing.assert_array_equal([float(row["next.reward"]) for row in rows], batch.rewards)
     np.testing.assert_array_equal([bool(row["next.success"]) for row in rows], batch.env_infos["success"])

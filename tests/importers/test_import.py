@@ -162,7 +162,7 @@ def test_lerobot_without_ends_and_rewards(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(rows), place / "data/chunk-000/file-000.parquet")
     summary = import_dataset(place, tmp_path / "back")
-    assert "observation.images.top: images are not imported" in summary.unknown
+    assert "observation.images.top: videos are not imported" in summary.unknown
     one, two = rollout_cli.load(tmp_path / "back")
     assert ["lift", "push"] == [str(each.episode_infos["task"][0]) for each in (one, two)]
     assert ["push", "push", "lift"] == two.env_infos["task"].tolist()
@@ -174,10 +174,11 @@ def test_lerobot_without_ends_and_rewards(tmp_path: Path) -> None:
     with raises(DatasetFormatError, "import-damaged", "file-001", "each episode in one file"):
         import_dataset(place, tmp_path / "again")
     (place / "data/chunk-000/file-001.parquet").unlink()
-    rows["observation.state"][3] = [1.0]
-    pq.write_table(pa.table(rows), place / "data/chunk-000/file-000.parquet")
-    with raises(DatasetFormatError, "import-damaged", "observation.state", "5 values in 3 rows"):
-        import_dataset(place, tmp_path / "again")
+    for wrong in ([[1.0]], [[1.0], [1.0, 2.0, 3.0]]):
+        rows["observation.state"][3 : 3 + len(wrong)] = wrong
+        pq.write_table(pa.table(rows), place / "data/chunk-000/file-000.parquet")
+        with raises(DatasetFormatError, "import-damaged", "observation.state", "values in 3 rows"):
+            import_dataset(place, tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
