@@ -83,7 +83,9 @@ def import_(
     *,
     from_: Annotated[
         str | None,
-        flag("--from", metavar="FORMAT", help="d3rlpy, d4rl, lerobot, minari, ogbench, robomimic or sb3."),
+        flag(
+            "--from", metavar="FORMAT", help="d3rlpy, d4rl, hf, lerobot, minari, ogbench, robomimic or sb3."
+        ),
     ] = None,
     env: Annotated[str | None, flag("--env", "-e", metavar="ID", help="Environment with the spaces.")] = None,
     n_actions: Annotated[

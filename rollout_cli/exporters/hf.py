@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 
@@ -9,9 +11,12 @@ from rollout_cli.dataset.convert import encode_tensor
 from rollout_cli.dataset.schema import hf_metadata, space_columns
 from rollout_cli.episodes.batch import EpisodeBatch, Tree, at_ends
 from rollout_cli.episodes.chunk import episode_returns
-from rollout_cli.episodes.spaces import Arrays, Space, tree_leaves
+from rollout_cli.episodes.spaces import Arrays, Space, space_to_json, tree_leaves
 from rollout_cli.exporters.format import ALL, Array, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
+
+SPACES_KEY = "rollout"
+"""The key of the Parquet metadata with the spaces, from which `rollout import` builds the same dataset."""
 
 _FRONT_MATTER = """\
 configs:
@@ -31,6 +36,14 @@ configs:
 
 def write(export: Export) -> None:
     """Write `data/` with one row per step, `episodes/` with one row per episode, and the card."""
+    spec = export.env_spec
+    described = {
+        "env": export.env_id,
+        "max_episode_length": spec.max_episode_length,
+        "observation_space": space_to_json(spec.observation_space),
+        "action_space": space_to_json(spec.action_space),
+    }
+    metadata = {SPACES_KEY: json.dumps(described)}
     episodes = 0
     with (
         ParquetFiles(lambda number: export.path / f"data/train-{number:05}.parquet") as data,
@@ -38,8 +51,8 @@ def write(export: Export) -> None:
     ):
         for batch in export.blocks():
             ids = np.arange(episodes, episodes + len(batch))
-            data.write(_step_table(batch, ids))
-            ends.write(_episode_table(batch, ids))
+            data.write(_described(_step_table(batch, ids), metadata))
+            ends.write(_described(_episode_table(batch, ids), {}))
             episodes += len(batch)
     write_card(export, "hf", _FRONT_MATTER)
 
@@ -57,7 +70,7 @@ def _step_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
     }
     observations = _leaves(batch.env_spec.observation_space, "observation", batch.observations)
     actions = _leaves(batch.env_spec.action_space, "action", batch.actions)
-    return _table(_plain(numbers) | observations | actions | _plain(ends))
+    return pa.table(_plain(numbers) | observations | actions | _plain(ends))
 
 
 def _episode_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
@@ -71,7 +84,7 @@ def _episode_table(batch: EpisodeBatch, ids: Array) -> pa.Table:
         "truncated": batch.truncated,
     }
     last = _leaves(batch.env_spec.observation_space, "last_observation", batch.last_observations)
-    return _table(_plain(numbers) | last)
+    return pa.table(_plain(numbers) | last)
 
 
 def _plain(columns: Arrays) -> dict[str, pa.Array]:
@@ -90,9 +103,8 @@ def _leaves(space: Space, name: str, tree: Tree) -> dict[str, pa.Array]:
     return arrays
 
 
-def _table(columns: dict[str, pa.Array]) -> pa.Table:
-    table = pa.table(columns)
-    return table.replace_schema_metadata(hf_metadata(table.schema))
+def _described(table: pa.Table, metadata: dict[str, str]) -> pa.Table:
+    return table.replace_schema_metadata(hf_metadata(table.schema) | metadata)
 
 
 FORMAT = Format(

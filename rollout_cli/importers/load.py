@@ -22,7 +22,7 @@ from rollout_cli.errors import (
     UsageError,
     UserCodeError,
 )
-from rollout_cli.importers import columns, d3rlpy, lerobot, minari, ogbench, robomimic, sb3
+from rollout_cli.importers import columns, d3rlpy, hf, lerobot, minari, ogbench, robomimic, sb3
 from rollout_cli.importers.format import Foreign, Format
 from rollout_cli.recording.arrays import EpisodeArrays
 from rollout_cli.recording.writer import Writer
@@ -33,7 +33,7 @@ from rollout_cli.sources.untrusted import shell_word
 FORMATS: dict[str, Format] = {
     each.name: each
     for each in (
-        *(columns.D4RL, d3rlpy.FORMAT, lerobot.FORMAT, minari.FORMAT),
+        *(columns.D4RL, d3rlpy.FORMAT, hf.FORMAT, lerobot.FORMAT, minari.FORMAT),
         *(ogbench.FORMAT, robomimic.FORMAT, sb3.FORMAT),
     )
 }

@@ -19,7 +19,7 @@ from gymnasium import spaces
 import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import tree_leaves
-from rollout_cli.errors import DatasetExistsError, DatasetFormatError, UsageError, UserCodeError
+from rollout_cli.errors import DatasetExistsError, DatasetFormatError, RolloutError, UsageError, UserCodeError
 from rollout_cli.importers.load import FORMATS, import_dataset
 from tests.exporters.cases import BOX, CHOICE, SPECS, MemoryDataset, batch_of, export_to, place_of
 from tests.helpers.datasets import source_of
@@ -66,14 +66,30 @@ def imported(folder: Path, name: str, spec: EnvSpec, **options: Any) -> tuple[Ep
 
 def assert_equal(one: Any, other: Any) -> None:
     for mine, theirs in zip(tree_leaves(one), tree_leaves(other), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+        if mine.dtype == object:  # Strings, or arrays of a Sequence.
+            for some, others in zip(mine, theirs, strict=True):
+                np.testing.assert_array_equal(some, others)
+        else:
+            np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_minari_comes_back(tmp_path: Path, name: str) -> None:
+EVERY = {
+    **SPECS,
+    "sequence": EnvSpec(spaces.Dict({"a": spaces.Sequence(BOX, stack=True), "b": BOX}), CHOICE),
+    "dots": EnvSpec(spaces.Dict({"a.b": BOX, "a": spaces.Dict({"b": BOX})}), CHOICE),
+    "pixels": EnvSpec(
+        spaces.Tuple([spaces.Box(0, 255, shape, np.uint8) for shape in ((4, 5), (3, 4, 5), (2,))]), BOX
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("minari", name) for name in SPECS), *(("hf", name) for name in EVERY)]
+)
+def test_all_comes_back(tmp_path: Path, kind: str, name: str) -> None:
     """With every space, all values, both ends and the seeds."""
-    exported, back = imported(tmp_path, "minari", SPECS[name])
-    assert SPECS[name] == back.env_spec
+    exported, back = imported(tmp_path, kind, EVERY[name])
+    assert EVERY[name] == back.env_spec
     for field in (
         "observations",
         "last_observations",
@@ -194,7 +210,7 @@ def test_columns_of_other_lengths_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "back").exists()
 
 
-@pytest.mark.parametrize("name", usually([*MISSING, "ogbench", "lerobot"], "lerobot".__eq__))
+@pytest.mark.parametrize("name", usually([*MISSING, "hf", "ogbench", "lerobot"], "lerobot".__eq__))
 def test_commands_name_the_format(tmp_path: Path, name: str) -> None:
     """And how it is imported."""
     export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), name)
@@ -325,12 +341,20 @@ def test_a_missing_member_is_named(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "back").exists()
 
 
-@pytest.mark.parametrize("name", usually([*MISSING, "ogbench"], "minari".__eq__))
+DAMAGED = {
+    "hf": "data/train-00000.parquet",
+    "lerobot": "data/chunk-000/file-000.parquet",
+    "minari": "data/main_data.hdf5",
+}
+"""By format, the file of its folder that is damaged."""
+
+
+@pytest.mark.parametrize("name", usually([*MISSING, "hf", "lerobot", "ogbench"], "minari".__eq__))
 def test_damage_is_answered(tmp_path: Path, name: str) -> None:
     """Bytes that were changed or cut: an import, or one clear error and no folder."""
     export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), name)
     path = place_of(name, tmp_path)
-    file = path / "data/main_data.hdf5" if name == "minari" else path
+    file = path / DAMAGED[name] if name in DAMAGED else path
     whole = file.read_bytes()
     rng = random.Random(name)
     n_refused = 0
@@ -350,6 +374,38 @@ def test_damage_is_answered(tmp_path: Path, name: str) -> None:
             n_refused += 1
         assert not (tmp_path / "back").exists()
     assert n_refused > 20
+
+
+def test_tables_that_disagree_are_refused(tmp_path: Path) -> None:
+    """Those of steps and of episodes in our export for Hugging Face, and the spaces in its metadata."""
+    export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), "hf")
+    path = place_of("hf", tmp_path)
+    steps, ends = (path / name / "train-00000.parquet" for name in ("data", "episodes"))
+    tables = {file: pq.read_table(file) for file in (steps, ends)}
+    described = json.loads(tables[steps].schema.metadata[b"rollout"])
+    damaged: list[tuple[Path, pa.Table, str]] = [
+        (steps, tables[steps].slice(1), "3 steps of episode 0, expected 4 of 0"),
+        (steps, tables[steps].slice(4), "1 steps of episode 1, expected 4 of 0"),
+        (steps, tables[steps].slice(0, 5), "2 episodes, expected 4"),
+        (ends, tables[ends].slice(0, 2), "6 steps of episode 2, expected None of None"),
+        (ends, tables[ends].drop_columns(["seed"]), "seed"),
+        (steps, tables[steps].drop_columns(["observation"]), "observation"),
+    ]
+    for wrong in (
+        {"max_episode_length": "long"},
+        {"action_space": {"type": "Box", "shape": [1 << 40], "low": 0, "high": 1, "dtype": "<f4"}},
+        {"observation_space": described["action_space"]},
+    ):
+        metadata = {"rollout": json.dumps({**described, **wrong})}
+        damaged.append((steps, tables[steps].replace_schema_metadata(metadata), "[a-z]"))
+    damaged.append((steps, tables[steps].replace_schema_metadata({}), "do not state their spaces"))
+    for file, table, part in damaged:
+        pq.write_table(table, file)
+        with pytest.raises(RolloutError, match=part):
+            import_dataset(path, tmp_path / "back", "hf")
+        assert not (tmp_path / "back").exists()
+        pq.write_table(tables[file], file)
+    assert 4 == import_dataset(path, tmp_path / "back").episodes
 
 
 def test_a_refused_episode_is_named(tmp_path: Path) -> None:
