@@ -84,7 +84,9 @@ def import_(
     from_: Annotated[
         str | None,
         flag(
-            "--from", metavar="FORMAT", help="d3rlpy, d4rl, hf, lerobot, minari, ogbench, robomimic or sb3."
+            "--from",
+            metavar="FORMAT",
+            help="d3rlpy, d4rl, hf, lerobot, minari, ogbench, robomimic, sb3 or tianshou.",
         ),
     ] = None,
     env: Annotated[str | None, flag("--env", "-e", metavar="ID", help="Environment with the spaces.")] = None,

@@ -1,9 +1,10 @@
-"""HDF5 files of columns with one row per step, of all episodes: D4RL's format."""
+"""HDF5 files of columns with one row per step, of all episodes: D4RL's format, and Tianshou's of `from_data`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +15,45 @@ from rollout_cli.importers.format import LAST_OBSERVATION, SEEDS, Foreign, Forma
 from rollout_cli.importers.hdf5 import array_of, has_members, hdf5_file, member
 from rollout_cli.recording.arrays import EpisodeArrays
 
-_REQUIRED = ("observations", "actions", "rewards", "terminals")
+_D4RL = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+_TIANSHOU = ("obs", "act", "rew", "terminated", "truncated", "obs_next")
+_N_REQUIRED = 4
 _INFOS = "infos"
 
 
 @contextmanager
-def read(path: Path) -> Iterator[Foreign]:
-    """Open a file of D4RL. An episode ends at `terminals` or `timeouts`; steps after the last end are truncated."""
+def _read(names: tuple[str, ...], path: Path) -> Iterator[Foreign]:
+    """Open a file with these columns. An episode ends at a flag; steps after the last end are truncated."""
+    _, _, _, terminal, timeout, following = names
     with hdf5_file(path) as file:
-        terminals = array_of(file, "terminals").astype(bool).ravel()
+        terminals = array_of(file, terminal).astype(bool).ravel()
         timeouts = np.zeros_like(terminals)
-        if "timeouts" in file:
-            timeouts = array_of(file, "timeouts").astype(bool).ravel()
+        if timeout in file:
+            timeouts = array_of(file, timeout).astype(bool).ravel()
         if len(terminals) == 0 or timeouts.shape != terminals.shape:
             raise DatasetFormatError(
-                f"{path} has {len(terminals)} terminals and {len(timeouts)} timeouts, expected one of each a step",
+                f"{path} has {len(terminals)} {terminal} and {len(timeouts)} {timeout}, expected one of each a step",
                 code="import-damaged",
             )
         unknown = [SEEDS]
-        if "next_observations" not in file:
+        if following not in file:
             unknown.append(LAST_OBSERVATION)
-        if "timeouts" not in file:
-            unknown.append("timeouts: an episode without a terminal is one with the next episode")
-        yield Foreign(episodes=_episodes(file, terminals, timeouts), unknown=tuple(unknown))
+        if timeout not in file:
+            unknown.append(f"{timeout}: an episode without a terminal is one with the next episode")
+        yield Foreign(episodes=_episodes(file, names, terminals, timeouts), unknown=tuple(unknown))
 
 
-def _episodes(file: Any, terminals: Any, timeouts: Any) -> Iterator[EpisodeArrays]:
+def _episodes(file: Any, names: tuple[str, ...], terminals: Any, timeouts: Any) -> Iterator[EpisodeArrays]:
     stops = np.flatnonzero(terminals | timeouts) + 1
     if len(stops) == 0 or stops[-1] != len(terminals):
         stops = np.append(stops, len(terminals))
-    observations, actions, rewards = (member(file, name) for name in _REQUIRED[:3])
+    observations, actions, rewards = (member(file, name) for name in names[:3])
+    following = names[-1]
     start = 0
     for stop in stops.tolist():
         seen = observations[start:stop]
-        if "next_observations" in file:
-            seen = np.concatenate([seen, member(file, "next_observations")[stop - 1 : stop]])
+        if following in file:
+            seen = np.concatenate([seen, member(file, following)[stop - 1 : stop]])
         else:
             seen = with_unknown_last(seen)
         yield EpisodeArrays(
@@ -56,7 +61,7 @@ def _episodes(file: Any, terminals: Any, timeouts: Any) -> Iterator[EpisodeArray
             actions=actions[start:stop],
             rewards=rewards[start:stop],
             terminated=bool(terminals[stop - 1]),
-            truncated=not terminals[stop - 1],
+            truncated=bool(timeouts[stop - 1] or not terminals[stop - 1]),
             env_infos=_infos(file, start, stop),
         )
         start = stop
@@ -70,4 +75,10 @@ def _infos(file: Any, start: int, stop: int) -> dict[str, Any]:
     return {name: member(group, name)[start:stop] for name in group if hasattr(group[name], "dtype")}
 
 
-D4RL = Format("d4rl", "D4RL and its kin", lambda path: has_members(path, *_REQUIRED), read)
+def _format(name: str, title: str, names: tuple[str, ...]) -> Format:
+    required = names[:_N_REQUIRED]
+    return Format(name, title, lambda path: has_members(path, *required), partial(_read, names))
+
+
+D4RL = _format("d4rl", "D4RL and its kin", _D4RL)
+TIANSHOU = _format("tianshou", "Tianshou", _TIANSHOU)

@@ -34,7 +34,7 @@ FORMATS: dict[str, Format] = {
     each.name: each
     for each in (
         *(columns.D4RL, d3rlpy.FORMAT, hf.FORMAT, lerobot.FORMAT, minari.FORMAT),
-        *(ogbench.FORMAT, robomimic.FORMAT, sb3.FORMAT),
+        *(ogbench.FORMAT, robomimic.FORMAT, sb3.FORMAT, columns.TIANSHOU),
     )
 }
 """The formats by name."""
