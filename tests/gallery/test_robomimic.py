@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from robomimic.algo import RolloutPolicy, algo_factory
-from robomimic.config import config_factory
-from robomimic.envs.env_base import EnvBase, EnvType
-from robomimic.scripts.run_trained_agent import run_trained_agent
-from robomimic.scripts.split_train_val import split_train_val_from_hdf5
-from robomimic.utils import file_utils, obs_utils
-from robomimic.utils.dataset import SequenceDataset
 
 import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec
 from tests.exporters.cases import BOX, MemoryDataset, batch_of, export_to, place_of
+
+# Of its image networks alone, which are not used here: its builds on the package index fit no torch without CUDA.
+sys.modules |= dict.fromkeys(
+    ("torchvision", "torchvision.transforms", "torchvision.transforms.functional"), MagicMock()
+)
+
+from robomimic.algo import RolloutPolicy, algo_factory  # noqa: E402
+from robomimic.config import config_factory  # noqa: E402
+from robomimic.envs.env_base import EnvBase, EnvType  # noqa: E402
+from robomimic.scripts.run_trained_agent import run_trained_agent  # noqa: E402
+from robomimic.scripts.split_train_val import split_train_val_from_hdf5  # noqa: E402
+from robomimic.utils import file_utils, obs_utils  # noqa: E402
+from robomimic.utils.dataset import SequenceDataset  # noqa: E402
 
 N_EPISODES = 12
 """More than ten: demo_10 comes after demo_9."""
@@ -29,7 +37,7 @@ N_EPISODES = 12
 class World(EnvBase):
     """An environment with two vectors; every third episode ends by itself.
 
-    Its program scales the images that it writes twice, so a camera is in our export alone.
+    robomimic 0.3.0 scales the images that it writes twice, so only our export has a camera.
     """
 
     name = "World"
