@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.errors import DatasetFormatError
-from rollout_cli.importers.format import LAST_OBSERVATION, SEEDS, Foreign, Format, with_unknown_last
+from rollout_cli.importers.format import (
+    LAST_OBSERVATION,
+    SEEDS,
+    Foreign,
+    Format,
+    spans,
+    with_last,
+    with_unknown_last,
+)
 from rollout_cli.importers.hdf5 import array_of, has_members, hdf5_file, member
 from rollout_cli.recording.arrays import EpisodeArrays
 
@@ -44,27 +52,20 @@ def _read(names: tuple[str, ...], path: Path) -> Iterator[Foreign]:
 
 
 def _episodes(file: Any, names: tuple[str, ...], terminals: Any, timeouts: Any) -> Iterator[EpisodeArrays]:
-    stops = np.flatnonzero(terminals | timeouts) + 1
-    if len(stops) == 0 or stops[-1] != len(terminals):
-        stops = np.append(stops, len(terminals))
     observations, actions, rewards = (member(file, name) for name in names[:3])
     following = names[-1]
-    start = 0
-    for stop in stops.tolist():
+    for start, stop in spans(terminals | timeouts):
         seen = observations[start:stop]
-        if following in file:
-            seen = np.concatenate([seen, member(file, following)[stop - 1 : stop]])
-        else:
-            seen = with_unknown_last(seen)
         yield EpisodeArrays(
-            observations=seen,
+            observations=with_last(seen, member(file, following)[stop - 1 : stop])
+            if following in file
+            else with_unknown_last(seen),
             actions=actions[start:stop],
             rewards=rewards[start:stop],
             terminated=bool(terminals[stop - 1]),
             truncated=bool(timeouts[stop - 1] or not terminals[stop - 1]),
             env_infos=_infos(file, start, stop),
         )
-        start = stop
 
 
 def _infos(file: Any, start: int, stop: int) -> dict[str, Any]:

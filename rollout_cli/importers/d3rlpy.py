@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +58,9 @@ def _observations(file: Any, index: int) -> Any:
     name = f"observations_{index}"
     if name in file:
         return array_of(file, name)
-    parts = []
-    for place in count():
-        if f"{name}_{place}" not in file:
-            break
-        parts.append(array_of(file, f"{name}_{place}"))
+    parts: list[Any] = []
+    while f"{name}_{len(parts)}" in file:
+        parts.append(array_of(file, f"{name}_{len(parts)}"))
     return tuple(parts) if parts else array_of(file, name)
 
 

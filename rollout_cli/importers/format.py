@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,20 @@ class Format:
     recognises: Callable[[Path], bool]
     read: Callable[[Path], AbstractContextManager[Foreign]]
     runs_code: bool = False
+
+
+def spans(ends: Array) -> Iterator[tuple[int, int]]:
+    """Yield the first row of each episode, and the row after its last one.
+
+    `ends` (N,) is true in the last row of an episode; the rows after the last end are an episode too.
+    """
+    stops = np.flatnonzero(ends) + 1
+    return pairwise(dict.fromkeys([0, *stops.tolist(), len(ends)]))
+
+
+def with_last(values: Array, following: Array) -> Array:
+    """Return values (T, *shape) with the last row of `following` behind them."""
+    return np.concatenate([values, following[-1:]])
 
 
 def with_unknown_last(observations: Any) -> Any:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -17,7 +16,7 @@ from rollout_cli.episodes.spaces import Space, SpaceRows, map_tree, space_from_j
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.exporters.hf import SPACES_KEY
 from rollout_cli.exporters.parquet import is_image
-from rollout_cli.importers.format import Foreign, Format
+from rollout_cli.importers.format import Foreign, Format, with_last
 from rollout_cli.importers.parquet import episodes_in, images_of
 from rollout_cli.recording.arrays import EpisodeArrays
 
@@ -78,7 +77,7 @@ def _episodes(path: Path, observation_space: Space, action_space: Space) -> Iter
         seen = _tree(file, observation_space, "observation", steps)
         last = _tree(path, observation_space, "last_observation", end)
         yield EpisodeArrays(
-            observations=map_tree(lambda *parts: np.concatenate(parts), seen, last),
+            observations=map_tree(with_last, seen, last),
             actions=_tree(file, action_space, "action", steps),
             rewards=steps["reward"].to_numpy(),
             terminated=facts["terminated"],

@@ -22,6 +22,7 @@ from rollout_cli.importers.format import (
     Foreign,
     Format,
     integer_actions,
+    with_last,
     with_unknown_last,
 )
 from rollout_cli.importers.parquet import episodes_in, images_of, tensor_of
@@ -109,7 +110,7 @@ def _episode(file: Path, columns: dict[str, Array], tasks: Mapping[int, str]) ->
 def _with_last(values: Array) -> Array:
     """Return an array (T, *shape) with a last row that is unknown: a black image, since uint8 has no nan."""
     if values.dtype == np.uint8 and values.ndim == _IMAGE_AXES:
-        return np.concatenate([values, np.zeros_like(values[:1])])
+        return with_last(values, np.zeros_like(values[:1]))
     return np.asarray(with_unknown_last(values))
 
 

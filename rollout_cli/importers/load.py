@@ -13,7 +13,6 @@ from gymnasium import spaces
 
 from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.layout import info_path
-from rollout_cli.episodes.spaces import tree_leaves
 from rollout_cli.errors import (
     ArgumentError,
     DatasetFormatError,
@@ -125,7 +124,6 @@ def import_dataset(
             foreign = opened.enter_context(chosen.read(origin))
         observation_space, action_space = _spaces(foreign, env, n_actions)
         described = {"format": chosen.name, "file": origin.name, "unknown": list(foreign.unknown)}
-        steps = 0
         with _ImportingWriter(
             place,
             described,
@@ -139,12 +137,12 @@ def import_dataset(
                     writer.add(episode)
                 except (ArgumentError, UnsupportedSpaceError) as error:
                     raise _unfit(origin, error) from error
-                steps += len(tree_leaves(episode.actions)[0])
-        if not writer.next_number:
+            written = writer.close()
+        if written is None:
             raise DatasetFormatError(
                 f"{origin} has no episodes, expected at least 1", code="import-empty", hint=_DAMAGED_HINT
             )
-    return ImportSummary(folder, chosen.name, writer.next_number, steps, foreign.unknown)
+    return ImportSummary(folder, chosen.name, written.episodes, written.steps, foreign.unknown)
 
 
 @contextmanager

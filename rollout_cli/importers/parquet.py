@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import DatasetFormatError
+from rollout_cli.importers.format import spans
 from rollout_cli.sources.loading import needing
 
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
@@ -38,8 +38,7 @@ def episodes_in(
                 code="import-damaged",
             )
         last = int(numbers[-1])
-        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        for start, stop in pairwise(edges):
+        for start, stop in spans(np.append(np.diff(numbers), True)):
             yield file, table.slice(start, stop - start)
 
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.importers.format import (
     ENDS,
@@ -19,6 +17,7 @@ from rollout_cli.importers.format import (
     Foreign,
     Format,
     integer_actions,
+    with_last,
     with_unknown_last,
 )
 from rollout_cli.importers.hdf5 import array_of, has_members, hdf5_file, member, tree_of
@@ -57,7 +56,7 @@ def _episode(group: Any) -> EpisodeArrays:
     observations = _unwrapped(tree_of(group, "obs"))
     if "next_obs" in group:
         following = _unwrapped(tree_of(group, "next_obs"))
-        observations = map_tree(_with_last, observations, following)
+        observations = map_tree(with_last, observations, following)
     else:
         observations = with_unknown_last(observations)
     terminated = bool(array_of(group, "dones")[-1])
@@ -68,10 +67,6 @@ def _episode(group: Any) -> EpisodeArrays:
         terminated=terminated,
         truncated=not terminated,
     )
-
-
-def _with_last(values: Any, following: Any) -> Any:
-    return np.concatenate([values, following[-1:]])
 
 
 def _unwrapped(tree: Any) -> Any:

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete, Space
 
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import DatasetFormatError
-from rollout_cli.importers.format import LAST_OBSERVATION, SEEDS, Foreign, Format, with_unknown_last
+from rollout_cli.importers.format import LAST_OBSERVATION, SEEDS, Foreign, Format, spans, with_unknown_last
 from rollout_cli.recording.arrays import EpisodeArrays
 from rollout_cli.sources.loading import needing
 
@@ -62,13 +62,8 @@ def _episodes(buffer: Any) -> Iterator[EpisodeArrays]:
         order = np.roll(np.arange(buffer.buffer_size), -buffer.pos)
     for env in range(buffer.n_envs):
         dones = buffer.dones[order, env].astype(bool)
-        stops = [*(np.flatnonzero(dones) + 1).tolist()]
-        if len(order) and (not stops or stops[-1] != len(order)):
-            stops.append(len(order))
-        start = 0
-        for stop in stops:
+        for start, stop in spans(dones):
             yield _episode(buffer, order[start:stop], env)
-            start = stop
 
 
 def _episode(buffer: Any, rows: Array, env: int) -> EpisodeArrays:
