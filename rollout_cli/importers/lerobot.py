@@ -74,7 +74,7 @@ def _column(file: Path, name: str, rows: pa.Table, feature: Mapping[str, Any]) -
     shape = tuple(feature["shape"])
     if feature["dtype"] != "image":
         return tensor_of(file, name, rows, shape)
-    if str((feature["names"] or ("",))[0]).startswith("channel"):
+    if str((feature.get("names") or ("",))[0]).startswith("channel"):
         shape = (*shape[1:], shape[0])  # The images themselves are as PNG has them.
     return images_of(file, name, rows, shape)
 

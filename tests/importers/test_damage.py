@@ -20,6 +20,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, RolloutError
 from rollout_cli.importers.load import FORMATS, import_dataset
 from tests.exporters.cases import SPECS, MemoryDataset, batch_of, export_to, place_of
+from tests.helpers.damage import set_json
 from tests.helpers.errors import raises
 from tests.helpers.thorough import usually
 from tests.importers.test_import import MISSING
@@ -136,6 +137,20 @@ def test_tables_that_disagree_are_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "back").exists()
         pq.write_table(tables[file], file)
     assert 4 == import_dataset(path, tmp_path / "back").episodes
+
+
+@pytest.mark.parametrize("name", ["lerobot", "minari"])
+def test_a_dataset_without_episodes_is_refused(tmp_path: Path, name: str) -> None:
+    """Whether its spaces are known or not: nothing stays open, and no folder is left."""
+    export_to(tmp_path, MemoryDataset(batch_of(SPECS["box"])), name)
+    path = place_of(name, tmp_path)
+    if name == "minari":
+        set_json(path / "data/metadata.json", total_episodes=0)
+    else:
+        shutil.rmtree(path / "data")
+    with raises(DatasetFormatError, "import-empty"):
+        import_dataset(path, tmp_path / "back")
+    assert [path.relative_to(tmp_path).parts[0]] == [each.name for each in tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("name", [*MISSING, "ogbench"])
