@@ -38,7 +38,7 @@ def write(export: Export) -> None:
     """Write `data/` with one row per step, `episodes/` with one row per episode, and the card."""
     spec = export.env_spec
     described = {
-        "env": export.env_id,
+        "env": export.run.get("env_source", {}).get("spec"),
         "max_episode_length": spec.max_episode_length,
         "observation_space": space_to_json(spec.observation_space),
         "action_space": space_to_json(spec.action_space),

@@ -32,17 +32,18 @@ def read(path: Path) -> Iterator[Foreign]:
             f"the Parquet files of {path}/data do not state their spaces, expected those of `rollout export`",
             code="import-damaged",
         )
-    described = parsed_json(path, content, "")
+    described = parsed_json(path / "data", content, "")
     observation_space, action_space = (
         space_from_json(described[name]) for name in ("observation_space", "action_space")
     )
     limit = described["max_episode_length"]
+    env = described["env"]
     yield Foreign(
         episodes=_episodes(path, observation_space, action_space),
         observation_space=observation_space,
         action_space=action_space,
         max_episode_length=None if limit is None else int(limit),
-        env=str(described["env"]),
+        env=None if env is None else str(env),
         unknown=("infos",),
     )
 

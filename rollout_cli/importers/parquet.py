@@ -49,7 +49,7 @@ def tensor_of(file: Path, name: str, rows: pa.Table, shape: tuple[int, ...]) -> 
         DatasetFormatError: If values are missing, or a row has another number of values.
     """
     array = rows[name].combine_chunks()
-    if isinstance(array.type, pa.BaseExtensionType):  # Of the package `datasets`, where it is imported.
+    if isinstance(array.type, pa.BaseExtensionType):  # The package `datasets` registers them.
         array = array.storage
     is_whole = True
     while pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type):

@@ -56,16 +56,7 @@ def write_card(
         >>> rollout_cli.card("data", license="mit").read_text().splitlines()[1]
         'license: "mit"'
     """
-    if license is not None and not _LICENSE.fullmatch(license):
-        raise UsageError(
-            f"{license!r} is not a license identifier",
-            code="card-license",
-            hint='write e.g. {license="cc-by-4.0"}',
-        )
-    if title is not None and (not title.strip() or len(title.splitlines()) > 1):
-        raise UsageError(
-            f"the title is {title!r}, expected a string of one line", code="card-title", hint="pass one line"
-        )
+    _check(license, title)
     root = folder_of(path)
     members = members_of(root)
     scale = None if references is None else _scale(root, references)
@@ -104,6 +95,20 @@ def _scale(root: Path, references: tuple[float | str, float | str]) -> Reference
             hint="pass the mean return of the weaker policy first",
         )
     return {"low": low, "high": high}
+
+
+def _check(license_id: str | None, title: str | None) -> None:
+    """Raise UsageError for an invalid license or title."""
+    if license_id is not None and not _LICENSE.fullmatch(license_id):
+        raise UsageError(
+            f"{license_id!r} is not a license identifier",
+            code="card-license",
+            hint='write e.g. {license="cc-by-4.0"}',
+        )
+    if title is not None and (not title.strip() or len(title.splitlines()) > 1):
+        raise UsageError(
+            f"the title is {title!r}, expected a string of one line", code="card-title", hint="pass one line"
+        )
 
 
 def _update(root: Path, changes: CardRecord) -> None:

@@ -277,6 +277,18 @@ def test_the_spaces_of_an_environment(tmp_path: Path) -> None:
     )
 
 
+def test_the_environment_comes_back(tmp_path: Path) -> None:
+    """Its id, spaces and time limit, with the command line's own words."""
+    called("collect", "--episodes", "3", "--seed", "1", "--sampler", "local", "-q", "-o", "own", cwd=tmp_path)
+    called("export", "own", "--to", "hf", "-o", "hf", cwd=tmp_path)
+    assert "not in hf: infos" in called("import", "hf", "-o", "back", cwd=tmp_path).stderr
+    back, own = (rollout_cli.load(tmp_path / name) for name in ("back", "own"))
+    assert own.env_spec == back.env_spec
+    assert 500 == back.env_spec.max_episode_length
+    assert {"id": "CartPole-v1", "max_episode_length": 500} == source_of(tmp_path / "back")["env"]
+    assert "rollout import hf --from hf" in called("info", "hf", code=5, cwd=tmp_path).stderr
+
+
 def test_trailing_steps_are_truncated(tmp_path: Path) -> None:
     """Of D4RL's files, which may end within an episode, and without next observations."""
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
