@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -24,14 +25,14 @@ _INFOS = ("qpos", "qvel", "button_states")
 class _Column:
     """An array (N, *shape) of an npz file, read in order: only an array in Fortran order must fit in memory."""
 
-    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
-        self._stream = archive.open(f"{name}.npy")
+    def __init__(self, path: Path, name: str, stream: IO[bytes]) -> None:
+        self._stream = stream
         version = npy.read_magic(self._stream)
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         self.shape, is_fortran, self._dtype = header(self._stream)
         if not self.shape or self._dtype.hasobject:
             raise DatasetFormatError(
-                f"{name} of {archive.filename} is a scalar or has objects, expected rows of numbers",
+                f"{name} of {path} is a scalar or has objects, expected rows of numbers",
                 code="import-damaged",
             )
         self._whole: Array | None = None
@@ -54,12 +55,17 @@ def read(path: Path) -> Iterator[Foreign]:
     The last row of an episode, which `terminals` marks, has its last observation, and an action that is not
     used.
     """
-    with zipfile.ZipFile(path) as archive:
+    # An open array keeps the file open.
+    with zipfile.ZipFile(path) as archive, ExitStack() as opened:
         stored = {*archive.namelist()}
         for name in _REQUIRED:
             if f"{name}.npy" not in stored:
                 raise DatasetFormatError(f"{path} has no array {name}", code="import-damaged")
-        columns = {name: _Column(archive, name) for name in (*_REQUIRED, *_INFOS) if f"{name}.npy" in stored}
+        columns = {
+            name: _Column(path, name, opened.enter_context(archive.open(f"{name}.npy")))
+            for name in (*_REQUIRED, *_INFOS)
+            if f"{name}.npy" in stored
+        }
         terminals = columns.pop("terminals")
         n_rows = {name: column.shape[0] for name, column in columns.items()}
         ends = terminals.read(terminals.shape[0])
