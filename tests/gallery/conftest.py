@@ -41,7 +41,17 @@ if os.environ.get("ROLLOUT_TEST_JAX") != "1":
 if os.environ.get("ROLLOUT_TEST_PACKAGES") != "1":  # Set by `.ci/matrix/environments`.
     collect_ignore.append("test_packages.py")
 # Each of these has an environment of its own, since their pins clash: `.ci/matrix/libraries`.
-LIBRARIES = ("d3rlpy", "d4rl", "lerobot", "minari", "offline_project", "openpi", "rllib", "robomimic")
+LIBRARIES = (
+    "d3rlpy",
+    "d4rl",
+    "lerobot",
+    "lerobot_policies",
+    "minari",
+    "offline_project",
+    "openpi",
+    "rllib",
+    "robomimic",
+)
 collect_ignore += [f"test_{name}.py" for name in LIBRARIES if os.environ.get("ROLLOUT_TEST_LIBRARY") != name]
 
 
