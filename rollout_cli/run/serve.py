@@ -6,15 +6,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rollout_cli.keywords import Record
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.schemes.serve import ServedSource
-from rollout_cli.policies.serving.process import Address, PolicyProcess
 from rollout_cli.redact import without_secrets
 from rollout_cli.run.request import Request, pin_rules
 from rollout_cli.sources.pins import PinRules
+
+if TYPE_CHECKING:
+    from rollout_cli.policies.serving.process import Address, PolicyProcess
 
 
 @contextmanager
@@ -24,6 +27,8 @@ def policy_process(request: Request) -> Iterator[Request]:
     if not config.policy_process:
         yield request
         return
+    from rollout_cli.policies.serving.process import Address, PolicyProcess  # noqa: PLC0415 - imports asyncio
+
     inner = request.policy.source if isinstance(request.policy, ExploringSource) else request.policy
     record = served_record(config.policy, inner)
     rules = pin_rules(config, inner, request.env)
@@ -48,6 +53,8 @@ def serving(spec: str, source: PolicySource, address: Address) -> Iterator[Polic
     Raises:
         RolloutError: The server cannot be started.
     """
+    from rollout_cli.policies.serving.process import PolicyProcess  # noqa: PLC0415 - as above
+
     record = served_record(spec, source)
     path = record["path"]
     folders = (os.path.dirname(path),) if path else ()  # noqa: PTH120 - a string, as everywhere in pins
