@@ -20,7 +20,7 @@ from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.reproduce import run_again
 from rollout_cli.run.request import env_of, exploring, sampler_of
-from rollout_cli.run.trust import check_trusted
+from rollout_cli.run.trust import check_local, check_trusted
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.sources import versions
 from rollout_cli.sources.pins import FileRecord
@@ -106,6 +106,8 @@ def _replay_source(
     """
     config = CollectConfig(**{**values, **WHEN_RERUN})
     provenance.check_nothing_cut(config)
+    if not trust:
+        check_local(dataset.path, config.policy)
     sha256 = source["policy"]["sha256"] if source["policy"]["path"] else None
     policies = exploring(policy_source(config.policy, config.policy_kwargs, sha256=sha256), config)
     if not trust:

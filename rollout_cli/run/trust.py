@@ -35,6 +35,25 @@ _DATA_SCHEMES = {"constant", "d3rlpy", "mix", "onnx", "random", "replay", "rllib
 """Schemes whose loaders run no code of the file without `trust=true`. TorchScript and exported programs do."""
 
 
+_SERVERS = re.compile(r"(^|\*)(serve|openpi):")
+"""Matches SPECs that connect to an address, alone or in a mixture."""
+
+
+def check_local(origin: object, policy: str) -> None:
+    """Raise `UserCodeError` if the SPEC of a policy from a file connects to a server; call it before the SPEC is used.
+
+    Args:
+        origin: The file, for the message.
+        policy: The SPEC.
+    """
+    if _SERVERS.search(policy):
+        raise UserCodeError(
+            f"{origin} names the policy server {policy!r}, to which observations would be sent",
+            code="file-names-server",
+            hint="pass {trust=True} if you trust the server",
+        )
+
+
 def check_trusted(
     origin: object,
     config: CollectConfig,

@@ -157,6 +157,9 @@ def test_serve(tmp_path: Path) -> None:
     with serving(*other):
         assert "[resume-refused]" in called(*again, code=2).stderr
     assert 200 == len(rollout_cli.load(output))
+    # Nobody listens there any more, so a connection would fail: it is refused before.
+    assert "[file-names-server]" in called("replay", output, "--all", code=3).stderr
+    assert "[server-unreachable]" in called("replay", output, "--all", "--trust", code=3).stderr
 
 
 def test_a_server_ends_with_its_parent() -> None:
