@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, map_tree
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.keywords import Keywords, Record
 from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedPolicy
@@ -257,7 +257,8 @@ class LerobotPolicy(AdaptedPolicy):
         if not isinstance(observation, Mapping):
             observation = {"agent_pos": observation}
         # Copies: the environment's own arrays may change later, and torch warns if they are read-only.
-        return {**preprocess_observation(_with_dimension(observation)), "task": [task]}
+        rows = map_tree(lambda value: np.array(value)[None], observation)
+        return {**preprocess_observation(rows), "task": [task]}
 
     @contextmanager
     def _sampling_from(self, row: _Row) -> Iterator[None]:
@@ -292,11 +293,3 @@ class _Row:
     policy: Any  # A shallow copy of the policy.
     state: tuple[Any, Any]  # Of the generators on the CPU and on the CUDA device.
     task: str = ""
-
-
-def _with_dimension(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of all arrays with one more dimension, (1, *shape)."""
-    return {
-        name: _with_dimension(value) if isinstance(value, Mapping) else np.array(value)[None]
-        for name, value in observation.items()
-    }
