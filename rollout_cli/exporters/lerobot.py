@@ -13,20 +13,19 @@ import pyarrow.parquet as pq
 
 from rollout_cli.dataset.convert import encode_tensor, text_array
 from rollout_cli.dataset.schema import SpaceColumn, space_columns
-from rollout_cli.dataset.stats import ColumnStats, column_stats, merged
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, at_ends
 from rollout_cli.episodes.plain import Fields
 from rollout_cli.episodes.spaces import tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.format import ALL, Array, Export, Format, check_keys
+from rollout_cli.exporters.lerobot_stats import FeatureStats
 from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
+from rollout_cli.exporters.source import EpisodeLike
 
 _FILES_PER_CHUNK = 1000
 _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _TABLE_PATH = "meta/episodes/chunk-000/file-000.parquet"
 _MOST_AXES = 5
-_IMAGE_SAMPLE = 100
-"""One image in this many counts in the statistics."""
 
 _FRONT_MATTER = """\
 tags: [LeRobot]
@@ -43,7 +42,7 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
     Args:
         export: The episodes.
         fps: Steps per second, which decide timestamps; defaults to the environment's `render_fps`, or 30.
-        task: The description of the policy's task; defaults to the environment's id.
+        task: The task of all episodes; defaults to `episode_info.task` of each, or the environment's id.
     """
     if fps is None:
         fps = round((export.run.get("env") or {}).get("render_fps") or 30)
@@ -54,7 +53,8 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
             hint="pass {set=fps=30}",
         )
     names = _leaf_names(export.env_spec)
-    stats: dict[str, ColumnStats] = {}
+    tasks, task_of_episode = _tasks(export, task)
+    stats: dict[str, FeatureStats] = {}
     columns = {}
     files: list[int] = []
     steps = 0
@@ -65,23 +65,23 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
 
     with ParquetFiles(data_path) as data:
         for batch in export.blocks():
-            columns = dict(_columns(batch, names, len(files), steps, fps))
+            chosen = task_of_episode[len(files) : len(files) + len(batch)]
+            columns = dict(_columns(batch, names, chosen, first=(len(files), steps), fps=fps))
             table = pa.table({name: column.encoded() for name, column in columns.items()})
             files += [data.write(table)] * len(batch)
             steps += len(batch.rewards)
             for name, column in columns.items():
                 if column.kind != "string":
-                    parts = [column.stats()]
-                    if name in stats:
-                        parts.insert(0, stats[name])
-                    stats[name] = merged(parts)
-    _write_tables(export, np.array(files), task or export.env_id)
+                    feature = stats.setdefault(name, FeatureStats(is_image=column.kind == "image"))
+                    feature.add(column.values)
+    _write_episodes(export, np.array(files), [tasks[number] for number in task_of_episode])
+    _write_tasks(export, tasks)
     info = {
         "codebase_version": "v3.0",
         "robot_type": None,
         "total_episodes": len(files),
         "total_frames": steps,
-        "total_tasks": 1,
+        "total_tasks": len(tasks),
         "chunks_size": _FILES_PER_CHUNK,
         "data_files_size_in_mb": 100,
         "video_files_size_in_mb": 200,
@@ -92,7 +92,7 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
         "features": {name: column.feature() for name, column in columns.items()},
     }
     (export.path / "meta" / "info.json").write_text(json.dumps(info))
-    described = {name: _stats_document(columns[name], values, steps) for name, values in stats.items()}
+    described = {name: feature.document(steps) for name, feature in stats.items()}
     (export.path / "meta" / "stats.json").write_text(json.dumps(described))
     write_card(export, "lerobot", _FRONT_MATTER)
 
@@ -100,22 +100,50 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
 def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
     """Return the leaves of both spaces with column names that follow LeRobot's convention."""
     check_keys("lerobot", spec)
+    observed = space_columns(spec.observation_space, "observation")
+    taken = {column.name for column in observed}
     names = []
-    for column in (
-        *space_columns(spec.observation_space, "observation"),
-        *space_columns(spec.action_space, "action"),
-    ):
+    for column in (*observed, *space_columns(spec.action_space, "action")):
         if len(column.leaf.shape) > _MOST_AXES:
             raise UnsupportedSpaceError(
                 f"lerobot cannot store {column.name!r}: its values have more than {_MOST_AXES} axes",
                 code="format-space",
                 hint="flatten the space to a vector: {set=flatten=true}",
             )
-        name = column.name
-        if name == "observation":
-            name = "observation.image" if is_image(column.leaf) else "observation.state"
-        names.append((name, column))
+        robot_name = _robot_name(column)
+        names.append((column.name if robot_name in taken else robot_name, column))
     return names
+
+
+def _robot_name(column: SpaceColumn) -> str:
+    """Return the name that LeRobot gives to an observation of an environment, or the column's own name."""
+    if column.name == "observation":
+        return "observation.image" if is_image(column.leaf) else "observation.state"
+    if column.name.startswith("observation"):
+        match column.leaf.path:
+            case ("agent_pos",):
+                return "observation.state"
+            case ("pixels",) if is_image(column.leaf):
+                return "observation.image"
+            case ("pixels", camera) if is_image(column.leaf):
+                return f"observation.images.{camera}"
+    return column.name
+
+
+def _tasks(export: Export, task: str | None) -> tuple[list[str], Array]:
+    """Return the distinct tasks, in order of first use, and the index of the task of each episode (N,)."""
+    numbers: dict[str, int] = {}
+    chosen = []
+    for episode in export.source:
+        text = task or _stored_task(episode)
+        chosen.append(numbers.setdefault(export.env_id if text is None else text, len(numbers)))
+    return [*numbers], np.array(chosen)
+
+
+def _stored_task(episode: EpisodeLike) -> str | None:
+    """Return the string `episode_info.task`; None if there is none."""
+    values = episode.episode_infos.get("task", [None])
+    return str(values[0]) if isinstance(values[0], str) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,21 +171,17 @@ class _Column:
         # LeRobot stores a vector of one number as a scalar.
         return encode_tensor(self.values[:, 0] if self.values.shape[1:] == (1,) else self.values)
 
-    def stats(self) -> ColumnStats:
-        """Return statistics per number of a value, or per channel of images scaled to [0, 1]."""
-        if self.kind != "image":
-            return column_stats(self.values)
-        sample = self.values[::_IMAGE_SAMPLE]
-        return column_stats(sample.reshape(-1, *sample.shape[3:] or (1,)) / 255)
-
 
 def _columns(
     batch: EpisodeBatch,
     leaves: Sequence[tuple[str, SpaceColumn]],
-    first_episode: int,
-    first_step: int,
+    tasks: Array,
+    *,
+    first: tuple[int, int],
     fps: int,
 ) -> Iterator[tuple[str, _Column]]:
+    """Yield the features of a batch, with `tasks` (N,) and the indices of the `first` episode and step."""
+    first_episode, first_step = first
     trees = (*tree_leaves(batch.observations), *tree_leaves(batch.actions))
     for (name, column), values in zip(leaves, trees, strict=True):
         if column.stored:
@@ -178,28 +202,20 @@ def _columns(
         "frame_index": frames,
         "episode_index": first_episode + np.repeat(np.arange(len(batch)), batch.lengths),
         "index": first_step + steps,
-        "task_index": np.zeros_like(steps),
+        "task_index": np.repeat(tasks, batch.lengths),
     }
     for name, values in facts.items():
         yield name, _Column(values, values.dtype.name)
 
 
-def _stats_document(column: _Column, values: ColumnStats, steps: int) -> Fields:
-    """Return the statistics of a column in LeRobot's form; those of images have shape (channels, 1, 1)."""
-    count, low, high, mean, m2 = values
-    shape = (-1, 1, 1) if column.kind == "image" else column.values.shape[1:] or (1,)
-    named = {"min": low, "max": high, "mean": mean, "std": np.sqrt(m2 / np.maximum(count, 1))}
-    return {name: value.reshape(shape).tolist() for name, value in named.items()} | {"count": [steps]}
-
-
-def _write_tables(export: Export, files: Array, task: str) -> None:
-    """Write the tables of episodes, with `files` (N,) as their file numbers, and of the task."""
+def _write_episodes(export: Export, files: Array, tasks: Sequence[str]) -> None:
+    """Write the table of episodes, with `files` (N,) as their file numbers, and the task of each."""
     zeros = np.zeros(len(files), np.int64)
     stops = np.cumsum(export.lengths)
     chunk, file = np.divmod(files, _FILES_PER_CHUNK)
     episodes = {
         "episode_index": np.arange(len(files)),
-        "tasks": pa.array([[task]] * len(files)),
+        "tasks": pa.array([[task] for task in tasks]),
         "length": export.lengths,
         "data/chunk_index": chunk,
         "data/file_index": file,
@@ -210,6 +226,9 @@ def _write_tables(export: Export, files: Array, task: str) -> None:
     }
     (export.path / _TABLE_PATH).parent.mkdir(parents=True)
     pq.write_table(pa.table(episodes), export.path / _TABLE_PATH)
+
+
+def _write_tasks(export: Export, tasks: Sequence[str]) -> None:
     # The metadata makes the task the index when pandas reads the table.
     described = [("task_index", "int64", "int64"), ("task", "unicode", "object")]
     columns = [
@@ -217,10 +236,9 @@ def _write_tables(export: Export, files: Array, task: str) -> None:
         for name, kind, dtype in described
     ]
     pandas = {"index_columns": ["task"], "column_indexes": [], "columns": columns}
-    tasks = pa.table({"task_index": [0], "task": [task]}).replace_schema_metadata(
-        {"pandas": json.dumps(pandas)}
-    )
-    pq.write_table(tasks, export.path / "meta" / "tasks.parquet")
+    table = pa.table({"task_index": np.arange(len(tasks)), "task": tasks})
+    table = table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+    pq.write_table(table, export.path / "meta" / "tasks.parquet")
 
 
 FORMAT = Format(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -54,6 +54,11 @@ class MemoryEpisode:
     def batch(self) -> EpisodeBatch:
         """The recorded episode as an `EpisodeBatch`."""
         return self.recorded if isinstance(self.recorded, EpisodeBatch) else self.recorded.batch
+
+    @property
+    def episode_infos(self) -> Mapping[str, Array]:
+        """The infos of `env.reset` by key, arrays (1, ...)."""
+        return self.recorded.episode_infos
 
 
 EpisodeLike = Episode | MemoryEpisode
