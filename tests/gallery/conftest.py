@@ -45,6 +45,7 @@ LIBRARIES = (
     "d3rlpy",
     "d4rl",
     "lerobot",
+    "lerobot_export",
     "lerobot_policies",
     "minari",
     "offline_project",
