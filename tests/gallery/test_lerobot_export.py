@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lerobot.policies.act.configuration_act import ACTConfig
 from lerobot.policies.factory import make_pre_post_processors
 
 import rollout_cli
+from rollout_cli.options.types import EpisodeRange
 
 TASKS = ("pick up the cube", "open the drawer", "push the button")
 QUANTILES = ("q01", "q10", "q50", "q90", "q99")
@@ -55,22 +57,27 @@ class Robot(gymnasium.Env[Any, Any]):
         }
 
 
-@pytest.fixture
-def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> rollout_cli.Dataset:
-    """Collect six episodes and export them to the folder `robot`."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    env = f"{Path(__file__).resolve()}:Robot"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the six episodes `d`, and `robot`, their export."""
+    folder = tmp_path_factory.mktemp("lerobot")
     config = rollout_cli.CollectConfig(
-        env=env, policy="random", episodes=6, seed=1, workers=1, output=tmp_path / "d"
+        env=f"{__name__}:Robot",
+        episodes=EpisodeRange(0, 6),
+        seed=1,
+        sampler="local",
+        output=folder / "d",
     )
-    rollout_cli.collect(config)
-    dataset = rollout_cli.load(tmp_path / "d")
-    rollout_cli.export(dataset, "lerobot", tmp_path / "robot")
-    return dataset
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        rollout_cli.collect(config)
+        rollout_cli.export(rollout_cli.load(folder / "d"), "lerobot", folder / "robot")
+        yield folder
 
 
-def test_lerobot_reads_the_values_and_tasks(dataset: rollout_cli.Dataset, tmp_path: Path) -> None:
-    read = LeRobotDataset("me/robot", root=tmp_path / "robot")
+def test_lerobot_reads_the_values_and_tasks(folder: Path) -> None:
+    dataset = rollout_cli.load(folder / "d")
+    read = LeRobotDataset("me/robot", root=folder / "robot")
     assert (20, 6, len(read)) == (read.fps, read.num_episodes, sum(map(len, dataset)))
     assert ["observation.images.top"] == read.meta.camera_keys
     own = [str(episode.episode_infos["task"][0]) for episode in dataset]
@@ -93,10 +100,10 @@ def test_lerobot_reads_the_values_and_tasks(dataset: rollout_cli.Dataset, tmp_pa
             assert (step == len(episode) - 1) == row["next.terminated"]
 
 
-def test_statistics_are_those_of_lerobot(dataset: rollout_cli.Dataset, tmp_path: Path) -> None:
+def test_statistics_are_those_of_lerobot(folder: Path) -> None:
     """Its own quantiles come from a histogram, so they differ by a step between two values."""
-    stored = json.loads((tmp_path / "robot" / "meta" / "stats.json").read_text())
-    batch = dataset.to_episode_batch()
+    stored = json.loads((folder / "robot" / "meta" / "stats.json").read_text())
+    batch = rollout_cli.load(folder / "d").to_episode_batch()
     values = {"action": batch.actions, "observation.state": batch.observations["agent_pos"]}
     for name, rows in values.items():
         theirs = get_feature_stats(rows, axis=0, keepdims=False)
@@ -108,8 +115,8 @@ def test_statistics_are_those_of_lerobot(dataset: rollout_cli.Dataset, tmp_path:
         assert (3, 1, 1) == np.shape(stored["observation.images.top"][kind])
 
 
-def test_an_act_policy_normalizes_with_the_quantiles(dataset: rollout_cli.Dataset, tmp_path: Path) -> None:
-    read = LeRobotDataset("me/robot", root=tmp_path / "robot", delta_timestamps={"action": [0, 1 / 20]})
+def test_an_act_policy_normalizes_with_the_quantiles(folder: Path) -> None:
+    read = LeRobotDataset("me/robot", root=folder / "robot", delta_timestamps={"action": [0, 1 / 20]})
     config = ACTConfig(
         input_features={
             "observation.state": PolicyFeature(FeatureType.STATE, (2,)),
