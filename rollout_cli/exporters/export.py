@@ -133,7 +133,8 @@ def export(
             require_valid(dataset)
     source = FlatSource(dataset) if flatten else dataset
     chosen.check(source.env_spec)
-    losses = tuple(chosen.losses(source))
+    optional = [loss for name, loss in chosen.option_losses if options.get(name)]
+    losses = (*chosen.losses(source), *optional)
     with staged(path) as place:
         job = Export(source, place, path, losses)
         chosen.write(job, **options)

@@ -115,6 +115,7 @@ class Format:
         start: True if it stores the start of Discrete actions, or their values unchanged.
         infos: True if it stores infos.
         never: Other fields that it does not store.
+        option_losses: Names of options, and the data that it does not store if the option is true.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Format:
     start: bool = True
     infos: bool = False
     never: tuple[str, ...] = ()
+    option_losses: tuple[tuple[str, str], ...] = ()
 
     @property
     def options(self) -> Fields:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +17,21 @@ from rollout_cli.dataset.convert import encode_tensor, text_array
 from rollout_cli.dataset.schema import SpaceColumn, space_columns
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, at_ends
 from rollout_cli.episodes.plain import Fields
-from rollout_cli.episodes.spaces import tree_leaves
+from rollout_cli.episodes.spaces import Leaf, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.format import ALL, Array, Export, Format, check_keys
 from rollout_cli.exporters.lerobot_stats import FeatureStats
 from rollout_cli.exporters.parquet import ParquetFiles, encode_images, is_image, write_card
 from rollout_cli.exporters.source import EpisodeLike
+from rollout_cli.exporters.videos import Videos, video_info
 
 _FILES_PER_CHUNK = 1000
 _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+_VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 _TABLE_PATH = "meta/episodes/chunk-000/file-000.parquet"
 _MOST_AXES = 5
+_COLORS = 3
+_PICTURES = ("image", "video")
 
 _FRONT_MATTER = """\
 tags: [LeRobot]
@@ -36,45 +42,50 @@ configs:
 """
 
 
-def write(export: Export, *, fps: int | None = None, task: str | None = None) -> None:
+def write(export: Export, *, fps: int | None = None, task: str | None = None, video: bool = False) -> None:
     """Write `data/` with one row per step, and `meta/` with features, statistics, episodes and tasks.
 
     Args:
         export: The episodes.
         fps: Steps per second, which decide timestamps; defaults to the environment's `render_fps`, or 30.
         task: The task of all episodes; defaults to `episode_info.task` of each, or the environment's id.
+        video: True to store RGB images as MP4, which changes pixels, instead of PNG.
     """
-    if fps is None:
-        fps = round((export.run.get("env") or {}).get("render_fps") or 30)
-    if fps < 1:
-        raise UsageError(
-            f"fps of the format lerobot is {fps}, expected at least 1",
-            code="format-option",
-            hint="pass {set=fps=30}",
-        )
+    fps = _fps(export, fps)
     names = _leaf_names(export.env_spec)
+    kinds = _kinds(names, video=video)
     tasks, task_of_episode = _tasks(export, task)
     stats: dict[str, FeatureStats] = {}
     columns = {}
     files: list[int] = []
     steps = 0
 
-    def data_path(number: int) -> Path:
+    def path_of(pattern: str, key: str, number: int) -> Path:
         chunk, file = divmod(number, _FILES_PER_CHUNK)
-        return export.path / _DATA_PATH.format(chunk_index=chunk, file_index=file)
+        return export.path / pattern.format(chunk_index=chunk, file_index=file, video_key=key)
 
-    with ParquetFiles(data_path) as data:
+    videos = {
+        name: Videos(partial(path_of, _VIDEO_PATH, name), fps)
+        for name, kind in kinds.items()
+        if kind == "video"
+    }
+    with ParquetFiles(partial(path_of, _DATA_PATH, "")) as data, ExitStack() as stack:
+        for camera in videos.values():
+            stack.enter_context(camera)
         for batch in export.blocks():
             chosen = task_of_episode[len(files) : len(files) + len(batch)]
-            columns = dict(_columns(batch, names, chosen, first=(len(files), steps), fps=fps))
-            table = pa.table({name: column.encoded() for name, column in columns.items()})
-            files += [data.write(table)] * len(batch)
+            columns = dict(_columns(batch, names, kinds, chosen, first=(len(files), steps), fps=fps))
+            for name, camera in videos.items():
+                for images in np.split(columns[name].values, np.cumsum(batch.lengths)[:-1]):
+                    camera.write(images)
+            table = {name: column.encoded() for name, column in columns.items() if name not in videos}
+            files += [data.write(pa.table(table))] * len(batch)
             steps += len(batch.rewards)
             for name, column in columns.items():
                 if column.kind != "string":
-                    feature = stats.setdefault(name, FeatureStats(is_image=column.kind == "image"))
+                    feature = stats.setdefault(name, FeatureStats(is_image=column.kind in _PICTURES))
                     feature.add(column.values)
-    _write_episodes(export, np.array(files), [tasks[number] for number in task_of_episode])
+    _write_episodes(export, np.array(files), [tasks[number] for number in task_of_episode], videos)
     _write_tasks(export, tasks)
     info = {
         "codebase_version": "v3.0",
@@ -88,13 +99,25 @@ def write(export: Export, *, fps: int | None = None, task: str | None = None) ->
         "fps": fps,
         "splits": {"train": f"0:{len(files)}"},
         "data_path": _DATA_PATH,
-        "video_path": None,
-        "features": {name: column.feature() for name, column in columns.items()},
+        "video_path": _VIDEO_PATH if videos else None,
+        "features": {name: column.feature(fps) for name, column in columns.items()},
     }
     (export.path / "meta" / "info.json").write_text(json.dumps(info))
     described = {name: feature.document(steps) for name, feature in stats.items()}
     (export.path / "meta" / "stats.json").write_text(json.dumps(described))
     write_card(export, "lerobot", _FRONT_MATTER)
+
+
+def _fps(export: Export, fps: int | None) -> int:
+    if fps is None:
+        fps = round((export.run.get("env") or {}).get("render_fps") or 30)
+    if fps < 1:
+        raise UsageError(
+            f"fps of the format lerobot is {fps}, expected at least 1",
+            code="format-option",
+            hint="pass {set=fps=30}",
+        )
+    return fps
 
 
 def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
@@ -113,6 +136,24 @@ def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
         robot_name = _robot_name(column)
         names.append((column.name if robot_name in taken else robot_name, column))
     return names
+
+
+def _kinds(leaves: Sequence[tuple[str, SpaceColumn]], *, video: bool) -> dict[str, str]:
+    """Return LeRobot's names of the dtypes of leaves, by the name of the leaf."""
+    kinds = {name: _kind(column.leaf, video=video) for name, column in leaves}
+    if video and "video" not in kinds.values():
+        raise UsageError(
+            "video of the format lerobot is true, but no space has RGB images",
+            code="format-option",
+            hint="omit {set=video=true}",
+        )
+    return kinds
+
+
+def _kind(leaf: Leaf, *, video: bool) -> str:
+    if is_image(leaf):
+        return "video" if video and leaf.shape[2:] == (_COLORS,) else "image"
+    return "string" if leaf.kind == "text" else leaf.dtype.name
 
 
 def _robot_name(column: SpaceColumn) -> str:
@@ -153,14 +194,15 @@ class _Column:
     values: Array
     kind: str
 
-    def feature(self) -> Fields:
+    def feature(self, fps: int) -> Fields:
         shape = list(self.values.shape[1:])
-        if self.kind == "image":
-            return {
-                "dtype": "image",
+        if self.kind in _PICTURES:
+            picture = {
+                "dtype": self.kind,
                 "shape": [*shape, 1][:3],
                 "names": ["height", "width", "channels"],
             }
+            return picture | ({"info": video_info(tuple(shape), fps)} if self.kind == "video" else {})
         return {"dtype": self.kind, "shape": shape or [1], "names": None}
 
     def encoded(self) -> pa.Array:
@@ -175,6 +217,7 @@ class _Column:
 def _columns(
     batch: EpisodeBatch,
     leaves: Sequence[tuple[str, SpaceColumn]],
+    kinds: Mapping[str, str],
     tasks: Array,
     *,
     first: tuple[int, int],
@@ -185,12 +228,7 @@ def _columns(
     trees = (*tree_leaves(batch.observations), *tree_leaves(batch.actions))
     for (name, column), values in zip(leaves, trees, strict=True):
         if column.stored:
-            kind = values.dtype.name
-            if is_image(column.leaf):
-                kind = "image"
-            elif column.leaf.kind == "text":
-                kind = "string"
-            yield name, _Column(values, kind)
+            yield name, _Column(values, kinds[name])
     steps = np.arange(len(batch.rewards))
     frames = steps - np.repeat(np.cumsum(batch.lengths) - batch.lengths, batch.lengths)
     facts = {
@@ -208,7 +246,7 @@ def _columns(
         yield name, _Column(values, values.dtype.name)
 
 
-def _write_episodes(export: Export, files: Array, tasks: Sequence[str]) -> None:
+def _write_episodes(export: Export, files: Array, tasks: Sequence[str], videos: Mapping[str, Videos]) -> None:
     """Write the table of episodes, with `files` (N,) as their file numbers, and the task of each."""
     zeros = np.zeros(len(files), np.int64)
     stops = np.cumsum(export.lengths)
@@ -224,6 +262,11 @@ def _write_episodes(export: Export, files: Array, tasks: Sequence[str]) -> None:
         "meta/episodes/chunk_index": zeros,
         "meta/episodes/file_index": zeros,
     }
+    for name, camera in videos.items():
+        numbers, starts, ends = np.array(camera.places).T
+        chunk, file = np.divmod(numbers.astype(np.int64), _FILES_PER_CHUNK)
+        columns = {"chunk_index": chunk, "file_index": file, "from_timestamp": starts, "to_timestamp": ends}
+        episodes |= {f"videos/{name}/{column}": values for column, values in columns.items()}
     (export.path / _TABLE_PATH).parent.mkdir(parents=True)
     pq.write_table(pa.table(episodes), export.path / _TABLE_PATH)
 
@@ -243,11 +286,12 @@ def _write_tasks(export: Export, tasks: Sequence[str]) -> None:
 
 FORMAT = Format(
     "lerobot",
-    "LeRobot: v3.0, images as PNG",
+    "LeRobot: v3.0, images as PNG or MP4",
     write,
     leaves=ALL,
     nested=True,
     last_observation=False,
     float64=False,
     float64_rewards=False,
+    option_losses=(("video", "the exact values of pixels"),),
 )

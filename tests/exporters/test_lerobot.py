@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from gymnasium import spaces
 
 import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.errors import UsageError
 from rollout_cli.exporters import format, lerobot_stats  # noqa: A004 - the module
 from rollout_cli.exporters.lerobot_stats import FeatureStats
 from tests.exporters.cases import BOX, CHOICE, SPECS, MemoryDataset, batch_of, export_to
+from tests.helpers.errors import raises
 
 CAMERA = spaces.Box(0, 255, (4, 5, 3), np.uint8)
 ARRAY = spaces.Box(0, 1, (3, 4, 5), np.float32)
@@ -153,3 +156,20 @@ def test_quantiles_of_values_that_are_not_finite() -> None:
     stats.add(np.array([[1, np.nan], [np.inf, np.nan], [3, np.nan], [np.nan, np.nan]]))
     assert stats.document(4)["q50"][0] == 2
     assert np.isnan(stats.document(4)["q50"][1])
+
+
+@pytest.mark.parametrize("space", [BOX, spaces.Box(0, 255, (4, 5), np.uint8)])
+def test_video_without_colors(space: spaces.Box, tmp_path: Path) -> None:
+    """The option needs an RGB image."""
+    dataset = MemoryDataset(batch_of(EnvSpec(space, CHOICE)))
+    with raises(UsageError, "format-option", "RGB images"):
+        export_to(tmp_path, dataset, "lerobot", video=True)
+
+
+def test_video_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the pip command, and nothing is left."""
+    monkeypatch.setitem(sys.modules, "av", None)
+    with raises(UsageError, "package-missing", "av") as refused:
+        export_to(tmp_path / "out", MemoryDataset(batch_of(SPECS["image"])), "lerobot", video=True)
+    assert refused.value.marked_hint == "pip install av"
+    assert not (tmp_path / "out").exists()

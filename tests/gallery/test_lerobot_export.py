@@ -15,10 +15,12 @@ from gymnasium import spaces
 from lerobot.configs.types import FeatureType, NormalizationMode, PolicyFeature
 from lerobot.datasets.compute_stats import get_feature_stats
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
+from lerobot.datasets.video_utils import get_video_info
 from lerobot.policies.act.configuration_act import ACTConfig
 from lerobot.policies.factory import make_pre_post_processors
 
 import rollout_cli
+from rollout_cli.exporters import videos
 from rollout_cli.options.types import EpisodeRange
 
 TASKS = ("pick up the cube", "open the drawer", "push the button")
@@ -50,7 +52,9 @@ class Robot(gymnasium.Env[Any, Any]):
         return self._observe(), float(self.np_random.normal()), self._left == 0, False, {}
 
     def _observe(self) -> Any:
-        pixels = self.np_random.integers(0, 256, (24, 32, 3), dtype=np.uint8)
+        brightness, ramp = self.np_random.integers(0, 120, 2)
+        rows, columns, channels = np.indices((24, 32, 3))
+        pixels = (brightness + ramp * rows / 24 + columns + 30 * channels).astype(np.uint8)
         return {
             "pixels": {"top": pixels},
             "agent_pos": self.np_random.uniform(-1, 1, 2).astype(np.float32),
@@ -138,3 +142,37 @@ def test_an_act_policy_normalizes_with_the_quantiles(folder: Path) -> None:
         np.testing.assert_allclose(expected, normalized[name].numpy(), atol=1e-5, err_msg=name)
     inside = np.abs(normalized["observation.state"].numpy()) <= 1 + 1e-6
     assert 0.9 < inside.mean() < 1
+
+
+@pytest.mark.parametrize("limit", ["none", "bytes", "seconds"])
+def test_lerobot_reads_videos(
+    folder: Path, tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step has its own frame, in one file or a file for each episode; colors are close to the stored ones."""
+    if limit == "bytes":
+        monkeypatch.setattr(videos, "_MOST_BYTES", 1)
+    if limit == "seconds":
+        monkeypatch.setattr(videos, "_MOST_SECONDS", 1 / 20)
+    dataset = rollout_cli.load(folder / "d")
+    summary = rollout_cli.export(dataset, "lerobot", tmp_path / "robot", video=True)
+    assert "the exact values of pixels" in summary.losses
+    files = sorted(path.name for path in (tmp_path / "robot").rglob("*.mp4"))
+    assert files == [f"file-{number:03}.mp4" for number in range(1 if limit == "none" else 6)]
+    read = LeRobotDataset("me/robot", root=tmp_path / "robot", video_backend="pyav")
+    assert ["observation.images.top"] == read.meta.video_keys == read.meta.camera_keys
+    at = 0
+    for episode in dataset:
+        for pixels in episode.observations["pixels"]["top"]:
+            seen = read[at]["observation.images.top"].numpy().transpose(1, 2, 0) * 255
+            at += 1
+            assert seen.shape == (24, 32, 3)
+            # The pictures of an episode have different brightness, so that a wrong frame is far away.
+            assert np.abs(seen - pixels).mean() < 8
+    assert at == len(read)
+    stored = get_video_info(tmp_path / "robot" / "videos" / "observation.images.top" / "chunk-000" / files[0])
+    described = read.meta.features["observation.images.top"]["info"]
+    assert described == {name: stored[name] for name in described}
+    stats = [
+        json.loads((place / "robot" / "meta" / "stats.json").read_text()) for place in (folder, tmp_path)
+    ]
+    assert stats[0] == stats[1]
