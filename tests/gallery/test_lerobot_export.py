@@ -160,6 +160,10 @@ def test_lerobot_reads_videos(
     assert files == [f"file-{number:03}.mp4" for number in range(1 if limit == "none" else 6)]
     read = LeRobotDataset("me/robot", root=tmp_path / "robot", video_backend="pyav")
     assert ["observation.images.top"] == read.meta.video_keys == read.meta.camera_keys
+    starts = np.cumsum([0, *map(len, dataset)])[:-1] / 20 if limit == "none" else [0] * 6
+    np.testing.assert_allclose(
+        starts, read.meta.episodes["videos/observation.images.top/from_timestamp"], atol=1e-9
+    )
     at = 0
     for episode in dataset:
         for pixels in episode.observations["pixels"]["top"]:
