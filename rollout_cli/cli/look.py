@@ -298,13 +298,13 @@ def render(
     fps: Annotated[
         float | None, flag("--fps", metavar="N", help="Frames per second.", min=0.1, max=1000)
     ] = None,
-    again: Annotated[bool, flag("--again", help="Replay the actions even if images are stored.")] = False,
+    again: Annotated[bool, flag("--again", help="Replay the actions even if images or states are stored.")] = False,
     env_kwargs: EnvKwargsFlag = None,
     trust: TrustFlag = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Render an episode to video, from stored images or by replaying its actions."""
+    """Render an episode to video, from stored images or states, or by replaying its actions."""
     from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - imports pydantic
     from rollout_cli.run.render import render as render_episode  # noqa: PLC0415 - imports numpy and pyarrow
 
@@ -323,7 +323,7 @@ def render(
         "shows": rendered.origin,
         "frames": f"{rendered.frames:,} of {width} x {height}, {rendered.fps:g} per second",
     }
-    if rendered.origin != "stored observations":
+    if rendered.origin == "recorded actions, run again":
         rows["replayed"] = f"differs from {difference.place} on" if difference else "identical"
     show({"dataset": folder, **asdict(rendered)}, rows, as_json=json, quiet=quiet, path=rendered.path)
     if difference and not json:

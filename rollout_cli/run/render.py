@@ -1,8 +1,8 @@
-"""Rendering an episode to video, from stored images or by replaying its actions in the environment."""
+"""Rendering an episode to video, from stored images, or in the environment: from states or by its actions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.envs.building import Env
 from rollout_cli.envs.describe import env_spec_of
+from rollout_cli.envs.state import STATE, state_setter
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.chunk import concatenate
 from rollout_cli.episodes.spaces import Array, SpaceRows
@@ -35,6 +36,7 @@ from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.values import EpisodeRules
 
 STORED = "stored observations"
+STATES = "stored states"
 AGAIN = "recorded actions, run again"
 _FPS = 30.0
 _COMPARED = ("observation", "last_observation", "length")
@@ -49,8 +51,9 @@ class Rendered:
         frames: Number of frames: the steps of the episode plus one.
         size: Width and height of a frame in pixels.
         fps: Frames per second.
-        origin: The source of the frames, `STORED` or `AGAIN`.
-        difference: The first difference between the replayed and the stored episode; None if identical.
+        origin: The source of the frames: `STORED`, `STATES` or `AGAIN`.
+        difference: The first difference between the replayed and the stored episode; None if identical, or if
+            the actions were not replayed.
     """
 
     path: Path
@@ -74,14 +77,14 @@ def render(
     """Write a video of an episode: a GIF, an MP4, or a folder of PNG files.
 
     If observations are images, the video shows them. Otherwise the recorded environment is built in this
-    process and replays the recorded actions, without the policy.
+    process, and gets the states of `store_state`, or replays the recorded actions, without the policy.
 
     Args:
         dataset: The dataset.
         place: Index of the episode in the dataset.
         path: File or folder to write; it must not exist.
         fps: Frames per second; by default the environment's `render_fps`, or 30.
-        again: Whether to replay the actions even if observations are images.
+        again: Whether to replay the actions even if observations are images or states are stored.
         env_kwargs: Secret arguments of the environment, which the dataset does not record.
         trust: Whether the dataset may name an environment that runs arbitrary code.
 
@@ -95,6 +98,8 @@ def render(
     sizes = list[tuple[int, int]]()
     difference: Difference | None = None
     env = None if column is not None else _rendering_env(dataset, episode, env_kwargs or {}, trust=trust)
+    states = [] if again or env is None else _states(dataset, episode)
+    origin = STATES if states else AGAIN
     rate = fps or float((env.metadata.get("render_fps") if env is not None else None) or _FPS)
     try:
         with staged(path) as video, video_writer(video, rate) as write:
@@ -104,12 +109,12 @@ def render(
                 write(frame)
 
             if env is not None:
-                difference = _act_again(dataset, episode, env, add)
+                difference = _run_env(dataset, episode, env, states, add)
             else:
                 _show_stored(dataset, episode, column, add)
     finally:
         close_env(env)
-    return Rendered(path, len(sizes), sizes[0], rate, STORED if env is None else AGAIN, difference)
+    return Rendered(path, len(sizes), sizes[0], rate, STORED if env is None else origin, difference)
 
 
 def _show_stored(dataset: Dataset, episode: Episode, column: Any, add: Callable[[Array], None]) -> None:
@@ -118,6 +123,15 @@ def _show_stored(dataset: Dataset, episode: Episode, column: Any, add: Callable[
     for tree in (episode.observations, episode.last_observation):
         for image in rows.columns(tree)[place].reshape(-1, *column.leaf.shape):
             add(as_frame(image))
+
+
+def _states(dataset: Dataset, episode: Episode) -> Sequence[Array]:
+    """Return the states of `store_state` after the reset and each step; empty if they are not stored."""
+    recorded = dataset.info["sources"][episode.source].get("collector", {})
+    infos = [episode.episode_infos, episode.env_infos]
+    if not recorded.get("store_state") or any(STATE not in group for group in infos):
+        return []
+    return [state for group in infos for state in group[STATE]]
 
 
 def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, trust: bool) -> Env:
@@ -159,10 +173,13 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
     return env
 
 
-def _act_again(
-    dataset: Dataset, episode: Episode, env: Env, add: Callable[[Array], None]
+def _run_env(
+    dataset: Dataset, episode: Episode, env: Env, states: Sequence[Array], add: Callable[[Array], None]
 ) -> Difference | None:
-    """Replay the recorded actions from the episode's seeds, and return the first difference, if any."""
+    """Reset the environment by the episode's seeds, and restore these states; without states, replay the actions.
+
+    Return the first difference of a replayed episode from the stored one, if any.
+    """
     source = dataset.info["sources"][episode.source]
     root = root_seed_of(source)
     number = episode.number
@@ -181,6 +198,12 @@ def _act_again(
         worker.update_env(env)
         worker.assign([range(number, number + 1)])
         worker.start_episode()
+        if states:
+            restore = state_setter(env)
+            for state in states:
+                restore(state)
+                add(_rendered(env))
+            return None
         add(_rendered(env))
         while not worker.step_episode():
             add(_rendered(env))

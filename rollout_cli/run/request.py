@@ -248,6 +248,7 @@ def sampler_of(
             step_guard=config.episode_step_guard,
             reset_options=config.reset_options,
             tasks=config.tasks or (),
+            store_state=config.store_state,
         ),
         pins=pin_rules(config, policy, env),
     )

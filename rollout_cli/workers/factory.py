@@ -136,13 +136,12 @@ class WorkerFactory:
                 raise ArgumentError(
                     f"{name} is {value}, expected at least {minimum}", code="factory-argument"
                 )
-        if (self.rules.tasks or self.rules.reset_options) and self.worker_args.get(
-            "vectorization"
-        ) == "native":
+        single = self.rules.tasks or self.rules.reset_options or self.rules.store_state
+        if single and self.worker_args.get("vectorization") == "native":
             raise ArgumentError(
-                "reset options and tasks cannot be used with vectorization='native'",
+                "reset options, tasks and store_state cannot be used with vectorization='native'",
                 code="factory-argument",
-                hint="omit vectorization='native': reset options and tasks need single environments",
+                hint="omit vectorization='native': reset options, tasks and states need single environments",
             )
         if is_tf_worker and worker_setup is not None:
             raise ArgumentError(

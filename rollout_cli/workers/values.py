@@ -21,7 +21,7 @@ _GUARD_BYTES = 8 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRules:
-    """Rules for invalid actions, reset options and endless episodes.
+    """Rules for invalid actions, reset options, endless episodes and simulator states.
 
     Attributes:
         invalid_action: Handling of an action outside its space. `error` fails the episode before the
@@ -30,12 +30,14 @@ class EpisodeRules:
         reset_options: The options of every reset of a single environment.
         tasks: Options that vary by episode: task i % n overrides `reset_options` in episode i.
         step_guard: Steps at which an episode without a time limit fails.
+        store_state: Whether infos have the state of the environment's simulator, of single environments.
     """
 
     invalid_action: OnInvalidAction = "error"
     step_guard: int = 1_000_000
     reset_options: Mapping[str, Any] = field(default_factory=dict)
     tasks: Sequence[Mapping[str, Any]] = ()
+    store_state: bool = False
 
     def options_of(self, number: int) -> dict[str, Any] | None:
         """Return a copy of the reset options of episode `number`, or None if it has no options."""

@@ -26,6 +26,7 @@ FURTHER = (
     "policies",
     "sb3",
     "stacks",
+    "states",
     "torch_files",
     "training",
     "zoo",

@@ -395,6 +395,38 @@ def self_seeding(num_envs: int, seed: int) -> SyncVectorEnv:
     return SyncVectorEnv(makers, autoreset_mode="NextStep")
 
 
+class StateEnv(gymnasium.Env[Any, Any]):
+    """A point that noise and actions move; it sees less than its state, and its picture shows the state.
+
+    The variable STATE_ENV_DRIFT moves it further, like a simulator that is not reproducible on another machine.
+    """
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode, self.metadata = render_mode, {"render_modes": ["rgb_array"], "render_fps": 5}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.state = np.array([self.np_random.uniform(), 0.0])
+        return self.state[:1].copy(), {}
+
+    def step(self, action: Any) -> Any:
+        drift = float(os.environ.get("STATE_ENV_DRIFT", "0"))
+        self.state += [self.np_random.uniform() * (1 + action) + drift, 1]
+        return self.state[:1].copy(), float(self.state[0]), bool(self.state[1] == 6), False, {"moved": True}
+
+    def get_state(self) -> Any:
+        return self.state  # Not a copy.
+
+    def set_state(self, state: Any) -> None:
+        self.state = state.copy()
+
+    def render(self) -> Any:
+        return np.resize(self.state.view(np.uint8), (8, 8, 3))
+
+
 class OptionsEnv(gymnasium.Env[Any, Any]):
     """Observes the options `goal` and `wind` of its reset; an episode has five steps."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
@@ -11,8 +11,10 @@ from typing import Any, Literal
 import gymnasium
 
 from rollout_cli.envs.describe import counted_limit, env_spec_of, task_of
+from rollout_cli.envs.state import STATE, state_reader
 from rollout_cli.envs.updates import updated_env
 from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import EnvLoadError, UserCodeError
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -52,11 +54,12 @@ class Row:
         task: The description of the episode's task; empty if there is none.
         is_used: True if an episode started in the environment.
         is_watched: True if the environment was searched for generators after its first reset.
+        read_state: Returns the state of the environment's simulator; None if states are not stored.
     """
 
     __slots__ = (
         "_most_steps", "_step", "acting", "env", "flags", "index", "is_used", "is_watched", "number",
-        "observation", "recorder", "seed", "seeder", "started_at", "take_step", "task", "where",
+        "observation", "read_state", "recorder", "seed", "seeder", "started_at", "take_step", "task", "where",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +77,7 @@ class Row:
         self.task = ""
         self.where = RESET
         self.is_used = self.is_watched = False
+        self.read_state: Callable[[], Array] | None = None
         self._most_steps = most_steps
 
     env: Any
@@ -129,6 +133,15 @@ class Row:
                 as_flag("terminated", terminated)
                 as_flag("truncated", truncated)
             raise
+
+
+def _step_with_state(step: Callable[[Any], Any], read: Callable[[], Array], action: Any) -> Any:
+    """Take a step, and return its result with the state after it in the info."""
+    match step(action):
+        case (observation, reward, terminated, truncated, Mapping() as info):
+            return observation, reward, terminated, truncated, {**info, STATE: read()}
+        case malformed:
+            return malformed  # The row reports it.
 
 
 class PythonRows:
@@ -192,6 +205,9 @@ class PythonRows:
         """Run a row's next episodes in this environment; call the worker's `step_env` if it is overridden."""
         worker = self._worker
         step = env.step if type(worker).step_env is Worker.step_env else partial(worker.step_env, env)
+        if worker.rules.store_state:
+            row.read_state = state_reader(env)
+            step = partial(_step_with_state, step, row.read_state)
         row.use(env, step)
 
     def _rebuild(self, row: Row) -> None:
@@ -229,6 +245,8 @@ class PythonRows:
         task = rules.task_of(number) if rules.tasks else task_of(row.env)
         if task is not None and (rules.tasks or "task" not in info):
             info = {**info, "task": task}
+        if row.read_state is not None:
+            info = {**info, STATE: row.read_state()}
         row.task = task if isinstance(task, str) else ""
         row.recorder.reset_info = frozen_copy(info)
         row.observation = row.recorder.observations.record(observation)
