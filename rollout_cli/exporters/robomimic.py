@@ -8,6 +8,7 @@ from operator import itemgetter
 import numpy as np
 from gymnasium import spaces
 
+from rollout_cli.dataset.states import stored_states
 from rollout_cli.episodes.batch import at_ends
 from rollout_cli.episodes.spaces import Tree, map_tree
 from rollout_cli.exporters.format import Array, Export, Format
@@ -39,8 +40,10 @@ def write(export: Export) -> None:
             group["actions"] = episode.actions.reshape(steps, -1)
             group["rewards"] = episode.rewards
             group["dones"] = at_ends(export.lengths[index : index + 1], episode.terminated)
-            # Readers require simulator states, which are unknown.
-            group["states"] = np.zeros((steps, 0))
+            # The states before each step; readers require them, even if they are unknown.
+            runs = export.source.info.get("sources", ())
+            states = stored_states(runs[episode.source], episode.batch) if runs else None
+            group["states"] = np.zeros((steps, 0)) if states is None else states[:-1]
 
 
 def _modalities(tree: Tree) -> dict[str, Tree]:

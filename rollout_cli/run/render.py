@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.layout import root_seed_of
 from rollout_cli.dataset.reader import Dataset, Episode
 from rollout_cli.dataset.schema import SpaceSchema
+from rollout_cli.dataset.states import stored_states
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.envs.building import Env
 from rollout_cli.envs.describe import env_spec_of
-from rollout_cli.envs.state import STATE, state_setter
+from rollout_cli.envs.state import state_setter
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.chunk import concatenate
 from rollout_cli.episodes.spaces import Array, SpaceRows
@@ -98,8 +99,10 @@ def render(
     sizes = list[tuple[int, int]]()
     difference: Difference | None = None
     env = None if column is not None else _rendering_env(dataset, episode, env_kwargs or {}, trust=trust)
-    states = [] if again or env is None else _states(dataset, episode)
-    origin = STATES if states else AGAIN
+    states = None
+    if env is not None and not again:
+        states = stored_states(dataset.info["sources"][episode.source], episode.batch)
+    origin = AGAIN if states is None else STATES
     rate = fps or float((env.metadata.get("render_fps") if env is not None else None) or _FPS)
     try:
         with staged(path) as video, video_writer(video, rate) as write:
@@ -123,15 +126,6 @@ def _show_stored(dataset: Dataset, episode: Episode, column: Any, add: Callable[
     for tree in (episode.observations, episode.last_observation):
         for image in rows.columns(tree)[place].reshape(-1, *column.leaf.shape):
             add(as_frame(image))
-
-
-def _states(dataset: Dataset, episode: Episode) -> Sequence[Array]:
-    """Return the states of `store_state` after the reset and each step; empty if they are not stored."""
-    recorded = dataset.info["sources"][episode.source].get("collector", {})
-    infos = [episode.episode_infos, episode.env_infos]
-    if not recorded.get("store_state") or any(STATE not in group for group in infos):
-        return []
-    return [state for group in infos for state in group[STATE]]
 
 
 def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, trust: bool) -> Env:
@@ -174,7 +168,7 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
 
 
 def _run_env(
-    dataset: Dataset, episode: Episode, env: Env, states: Sequence[Array], add: Callable[[Array], None]
+    dataset: Dataset, episode: Episode, env: Env, states: Array | None, add: Callable[[Array], None]
 ) -> Difference | None:
     """Reset the environment by the episode's seeds, and restore these states; without states, replay the actions.
 
@@ -198,7 +192,7 @@ def _run_env(
         worker.update_env(env)
         worker.assign([range(number, number + 1)])
         worker.start_episode()
-        if states:
+        if states is not None:
             restore = state_setter(env)
             for state in states:
                 restore(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -85,6 +86,16 @@ def test_render_without_states(tmp_path: Path) -> None:
         called("collect", *words, "--episodes", "1", *LOCAL, "--output", tmp_path / name)
         ran = called("render", "--trust", tmp_path / name, "--json", "--output", tmp_path / f"{name}-film")
         assert "recorded actions, run again" == json.loads(ran.stdout)["origin"]
+
+
+def test_robomimic(dataset: Path, tmp_path: Path) -> None:
+    """Its files have the state before each step: `reset_to` starts an episode from the first."""
+    called("export", dataset, "--to", "robomimic", "--output", tmp_path / "a.hdf5")
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        for index, episode in enumerate(rollout_cli.load(dataset)):
+            states = file[f"data/demo_{index}/states"][()]
+            assert [*range(6)] == states[:, 1].tolist()
+            assert episode.observations[:, 0].tolist() == states[:, 0].tolist()
 
 
 @pytest.mark.parametrize("way", [LOCAL, ("--workers", "2")])

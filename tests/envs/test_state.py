@@ -39,8 +39,8 @@ class Hidden(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def test_methods_are_found_through_wrappers() -> None:
     inner = StateEnv()
-    inner.reset(seed=1)
     env: Any = gymnasium.wrappers.TimeLimit(inner, 5)
+    env.reset(seed=1)
     read = state_reader(env)
     before = read()
     env.step(1)
@@ -56,7 +56,7 @@ def test_methods_are_found_through_wrappers() -> None:
 @pytest.mark.parametrize("env", [TwoArguments(), Lookalike(), gymnasium.make("CartPole-v1")])
 def test_an_environment_without_a_state(env: Any) -> None:
     for find in (state_reader, state_setter):
-        with raises(EnvLoadError, type(env.unwrapped).__name__, "has no state", code="env-no-state"):
+        with raises(EnvLoadError, "env-no-state", type(env.unwrapped).__name__):
             find(env)
 
 
@@ -73,7 +73,7 @@ def test_a_state_that_is_not_an_array_of_numbers(value: Any, found: str) -> None
 
 def test_methods_that_raise() -> None:
     env = StateEnv()  # It was not reset.
-    with raises(EnvError, "get_state", "AttributeError", code="env-raised"):
+    with raises(EnvError, "env-raised", "get_state", "AttributeError"):
         state_reader(env)()
-    with raises(EnvError, "set_state", "AttributeError", code="env-raised"):
+    with raises(EnvError, "env-raised", "set_state", "AttributeError"):
         state_setter(env)(None)  # type: ignore[arg-type]
