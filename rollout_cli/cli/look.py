@@ -298,7 +298,9 @@ def render(
     fps: Annotated[
         float | None, flag("--fps", metavar="N", help="Frames per second.", min=0.1, max=1000)
     ] = None,
-    again: Annotated[bool, flag("--again", help="Replay the actions even if images or states are stored.")] = False,
+    again: Annotated[
+        bool, flag("--again", help="Replay the actions even if images or states are stored.")
+    ] = False,
     env_kwargs: EnvKwargsFlag = None,
     trust: TrustFlag = False,
     quiet: QuietFlag = False,

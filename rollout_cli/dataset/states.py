@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_cli.envs.state import STATE
 from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.episodes.infos import STATE
 from rollout_cli.episodes.spaces import Array
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,9 +15,6 @@ from rollout_cli.envs.describe import layers
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import EnvError, EnvLoadError
 from rollout_cli.sources.loading import reporting
-
-STATE = "state"
-"""The key of the state in the infos of `env.reset` and `env.step`."""
 
 
 class _Simulator(Protocol):
@@ -96,7 +94,7 @@ def _simulator_of(env: Env) -> _Simulator:
             return simulator
     base = env.unwrapped
     mujoco = sys.modules.get("mujoco")
-    for physics in (lambda: (base.model, base.data), lambda: _of_dm_control(base)):  # type: ignore[attr-defined]
+    for physics in (partial(_of_gymnasium, base), partial(_of_dm_control, base)):
         try:
             model, _ = physics()
         except AttributeError:
@@ -109,6 +107,10 @@ def _simulator_of(env: Env) -> _Simulator:
         code="env-no-state",
         hint="add the two methods, in the environment or a {wrapper}; or omit {store_state}",
     )
+
+
+def _of_gymnasium(base: Any) -> tuple[Any, Any]:
+    return base.model, base.data
 
 
 def _of_dm_control(base: Any) -> tuple[Any, Any]:

@@ -33,6 +33,8 @@ INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 STRING = "string"
 SUCCESS_INFOS = ("env_info.is_success", "env_info.success")
 """The infos by which environments of several packages say that an episode succeeded."""
+STATE = "state"
+"""The key of the simulator's state in the infos of `env.reset` and `env.step`, if a run stores it."""
 JSON = "json"
 """The kind of values without their own column type, which are stored as JSON strings."""
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import rollout_cli
-from rollout_cli.errors import ArgumentError
+from rollout_cli.errors import ArgumentError, EnvError
+from rollout_cli.workers.context import WorkerContext
 from rollout_cli.workers.factory import WorkerFactory
-from rollout_cli.workers.kinds import VecWorker
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
 from tests.helpers.datasets import assert_same_data
+from tests.helpers.envs import StateEnv
 from tests.helpers.errors import raises
 from tests.helpers.processes import called
 
@@ -66,7 +68,7 @@ def test_a_wrapped_environment(tmp_path: Path) -> None:
 
 def test_render(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The frames are those of the run, even if the actions lead elsewhere on this machine."""
-    words = ("render", "--trust", dataset, "--episode", "2", "--json", "--output")
+    words: tuple[str | Path, ...] = ("render", "--trust", dataset, "--episode", "2", "--json", "--output")
     again = json.loads(called(*words, tmp_path / "again", "--again").stdout)
     assert ("recorded actions, run again", None) == (again["origin"], again["difference"])
     monkeypatch.setenv("STATE_ENV_DRIFT", "0.5")
@@ -82,7 +84,8 @@ def test_render(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_render_without_states(tmp_path: Path) -> None:
     """A dataset without the option, or whose states were dropped, replays the actions."""
-    for name, words in (("plain", ENV[:-1]), ("dropped", (*ENV, "--drop-info", "state"))):
+    options: dict[str, tuple[str, ...]] = {"plain": ENV[:-1], "dropped": (*ENV, "--drop-info", "state")}
+    for name, words in options.items():
         called("collect", *words, "--episodes", "1", *LOCAL, "--output", tmp_path / name)
         ran = called("render", "--trust", tmp_path / name, "--json", "--output", tmp_path / f"{name}-film")
         assert "recorded actions, run again" == json.loads(ran.stdout)["origin"]
@@ -100,11 +103,25 @@ def test_robomimic(dataset: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", [LOCAL, ("--workers", "2")])
 def test_an_environment_without_a_state(tmp_path: Path, way: tuple[str, ...]) -> None:
-    words = ("collect", "--store-state", "--episodes", "3", *way, "--output", tmp_path / "data")
-    ran = called(*words, code=3)
+    ran = called("collect", "--store-state", "--episodes", "3", *way, "--output", tmp_path / "data", code=3)
     assert all(part in ran.stderr for part in ("CartPoleEnv has no state", "[env-no-state]", "--store-state"))
     assert 1 == ran.stderr.count("error:")
     assert [] == [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("result", [(np.zeros(1), 0.0, True, {}), (np.zeros(1), 0.0, True, False, None), 5])
+def test_a_malformed_step(monkeypatch: pytest.MonkeyPatch, result: object) -> None:
+    """The error is the same as without the option."""
+    monkeypatch.setattr(StateEnv, "step", lambda self, action: result)
+    errors = []
+    for rules in (EpisodeRules(), EpisodeRules(store_state=True)):
+        worker = DefaultWorker.in_context(WorkerContext(rules), seed=0, max_episode_length=5, worker_number=0)
+        worker.update_agent(lambda _: 0)
+        worker.update_env(StateEnv())
+        with pytest.raises(EnvError) as caught:
+            worker.rollout()
+        errors.append((caught.value.code, str(caught.value)))
+    assert errors[0] == errors[1]
 
 
 def test_native_environments_are_excluded(tmp_path: Path) -> None:

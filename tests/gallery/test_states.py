@@ -72,7 +72,7 @@ def test_the_same_bytes(tmp_path: Path, env: str) -> None:
     called("collect", "--resume", "--episodes", "6", "--quiet", "--output", resumed)
     assert_same_data(one, resumed)
     states = rollout_cli.load(one)[3].env_infos["state"]
-    assert (STEPS, "float64") == (len(states), states.dtype)
+    assert (STEPS, np.float64) == (len(states), states.dtype.type)
     assert np.diff(states[:, 0]).min() > 0  # The first number is the time.
     called("replay", "--trust", one, "--episode", "3", "--quiet")
 
@@ -80,7 +80,7 @@ def test_the_same_bytes(tmp_path: Path, env: str) -> None:
 def test_render(tmp_path: Path) -> None:
     """The frames of the states are those of the actions."""
     data = collect(tmp_path / "data", "tests.gallery.test_states:Positions", "--episodes", "2")
-    films = []
+    films: list[list[bytes]] = []
     for words, origin in (((), "stored states"), (("--again",), "recorded actions, run again")):
         film = tmp_path / f"film{len(films)}"
         ran = rollout("render", "--trust", data, "--episode", "1", "--json", "--output", film, *words)

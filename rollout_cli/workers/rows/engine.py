@@ -11,9 +11,10 @@ from typing import Any, Literal
 import gymnasium
 
 from rollout_cli.envs.describe import counted_limit, env_spec_of, task_of
-from rollout_cli.envs.state import STATE, state_reader
+from rollout_cli.envs.state import state_reader
 from rollout_cli.envs.updates import updated_env
 from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.infos import STATE
 from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import EnvLoadError, UserCodeError
 from rollout_cli.policies.policy import AdaptedPolicy
