@@ -56,7 +56,7 @@ def state_reader(env: Env) -> Callable[[], Array]:
     """Return a function that returns a copy of the environment's current state, an array of numbers.
 
     Raises:
-        EnvLoadError: The environment has no state that can be read and restored.
+        EnvLoadError: The environment's state cannot be read and restored.
     """
     simulator = _simulator_of(env)
 
