@@ -233,9 +233,9 @@ class CollectConfig:
         "Also store the next observation of every step. The next row has it anyway.", default=False,
         decides_data=True)
     store_state: bool = _dataset(
-        "Also store the simulator's state after every reset and step. `rollout render` restores it. For MuJoCo, and "
-        "environments with get_state() and set_state(state).", default=False, decides_data=True,
-        excludes=(_NATIVE(reason="native vector environments have no state of single environments"),))
+        "Also store the simulator's state at every step. `rollout render` restores it. For MuJoCo, and environments "
+        "with get_state() and set_state(state).", default=False, decides_data=True,
+        excludes=(_NATIVE(reason="a native vector environment does not return the state of one environment"),))
     flush_every: types.Limit = _dataset("Time between two commits.", 30.0)
     drop_info: types.Names = _dataset(
         "Do not record this info; repeatable. A dotted path, such as episode.t, or a glob pattern.",

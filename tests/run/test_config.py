@@ -204,7 +204,16 @@ def test_what_options_mean() -> None:
             "worker_args",
             "segment_bytes",
         ),
-        *("next_observation", "drop_info", "shard", "fresh_env", "epsilon", "action_noise", "keep"),
+        *(
+            "next_observation",
+            "drop_info",
+            "shard",
+            "fresh_env",
+            "epsilon",
+            "action_noise",
+            "keep",
+            "store_state",
+        ),
     } == {*DECISIVE}
     unrecorded = {option.name for option in OPTIONS.values() if not option.is_recorded}
     assert {"output", "overwrite", "resume", "seed", "accept_changes"} == unrecorded
