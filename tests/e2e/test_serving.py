@@ -208,8 +208,10 @@ def test_a_kill_loses_nothing(tmp_path: Path, whole: Path, killed: str) -> None:
     words = ["collect", "--episodes", "1500", *LONG, "--output", str(output)]
     with running(words) as run:
         run.wait_until(lambda: committed(tmp_path))
-        victim = {"server": server_of, "worker": lambda run: run.workers()[0]}.get(killed)
-        os.kill(run.process.pid if victim is None else victim(run).pid, signal.SIGKILL)
+        pid = run.process.pid
+        if killed != "parent":
+            pid = (server_of(run) if killed == "server" else run.workers()[0]).pid
+        os.kill(pid, signal.SIGKILL)
         ran = run.end()
     assert () == ran.left
     if killed == "worker":

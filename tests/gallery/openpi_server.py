@@ -47,12 +47,12 @@ async def main(port: int) -> None:
                 print(self.server.sockets[0].getsockname()[1], flush=True)  # noqa: T201
                 return self.server
 
-            async def __aexit__(self, *error: object) -> None:
-                await server.__aexit__(*error)
+            async def __aexit__(self, *_: object) -> None:
+                await server.__aexit__(None, None, None)
 
         return Announced()
 
-    websockets.asyncio.server.serve = announced  # type: ignore[assignment]
+    websockets.asyncio.server.serve = announced
     await WebsocketPolicyServer(Model(), "127.0.0.1", port, {"model": "test"}).run()
 
 

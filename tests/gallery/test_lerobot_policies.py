@@ -6,6 +6,7 @@ LeRobot 0.6 needs Python 3.12, so `.ci/matrix/libraries` runs this module in an 
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -166,10 +167,13 @@ def test_the_record(policies: Path, tmp_path: Path, name: str) -> None:
     assert "any" == source_of(tmp_path / "0")["reproducible"]["scope"]
 
 
-def test_returns_are_those_of_lerobot_eval(policies: Path, tmp_path: Path) -> None:
+def test_returns_are_those_of_lerobot_eval(
+    policies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Twenty episodes with the seeds that `rollout` gave to the environment, by LeRobot's own loop."""
     called("collect", "--policy", policies / "act", *STATES, "--episodes", "20", "--output", tmp_path / "out")
     dataset = rollout_cli.load(tmp_path / "out")
+    importlib.import_module("gym_pusht")  # It registers its environments.
     make = partial(
         gymnasium.make, "gym_pusht/PushT-v0", obs_type="environment_state_agent_pos", max_episode_steps=40
     )
@@ -177,7 +181,7 @@ def test_returns_are_those_of_lerobot_eval(policies: Path, tmp_path: Path) -> No
     own = []
     for number in range(20):
         env = gymnasium.vector.SyncVectorEnv([lambda: FreezeAfterEpisodeEnd(make())])
-        env.call = lambda name: [40] if name == "_max_episode_steps" else [""]  # type: ignore[method-assign]
+        monkeypatch.setattr(env, "call", lambda name: [40] if name == "_max_episode_steps" else [""])
         seeds = [env_seed(SEED, number)]
         result = lerobot_rollout(
             env, policy, lambda batch: batch, lambda action: action, before, after, seeds

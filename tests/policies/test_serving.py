@@ -221,7 +221,7 @@ def test_the_server_needs_a_free_address() -> None:
 
 
 @contextmanager
-def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+def listening(answer: Callable[[socket.socket], object]) -> Iterator[str]:
     """Listen, and call `answer` with the first connection; yield the URL."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -259,7 +259,10 @@ def test_something_else_is_not_a_policy_server(
     with raises(PolicyLoadError, code="server-unreachable"):
         load(url)
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.2)
-    with listening(lambda client: client.recv(1)) as url, raises(PolicyLoadError, code="server-unreachable"):
+    with (
+        listening(lambda client: client.recv(1)) as url,
+        raises(PolicyLoadError, code="server-unreachable"),
+    ):
         load(url)  # It never answers.
 
 
