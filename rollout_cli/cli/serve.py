@@ -50,7 +50,7 @@ def serve(
 ) -> None:
     """Serve a policy to workers of other processes and machines, until Ctrl-C.
 
-    They use it as `--policy serve:URL`, with the same actions as a policy of their own.
+    They use it as `--policy serve:URL`, with the same actions as without a server.
     """
     from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - imports pydantic
 

@@ -1,4 +1,4 @@
-"""Policies in a process of their own: `--policy-process` for one run, and `rollout serve` for any client."""
+"""Policies in another process: `--policy-process` for one run, and `rollout serve` for any client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def policy_process(request: Request) -> Iterator[Request]:
-    """Yield the request of a run with its policy in a process of its own, if the configuration asks for that."""
+    """Yield the request of a run; with `policy_process`, its policy is in another process."""
     config = request.config
     if not config.policy_process:
         yield request

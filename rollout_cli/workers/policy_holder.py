@@ -16,7 +16,7 @@ from rollout_cli.errors import EnvError, PolicyError, PolicyLoadError, UsageErro
 from rollout_cli.policies.adapt import adapt_policy, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy, is_policy_source
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
-from rollout_cli.sources.loading import name_of, reporting
+from rollout_cli.sources.loading import loaded_modules, name_of, reporting
 from rollout_cli.workers.values import WorkerReport
 
 
@@ -92,9 +92,9 @@ class PolicyHolder:
         return policy
 
     def completed(self, report: WorkerReport) -> WorkerReport:
-        """Add the class of the policy, and modules and files of other processes in which it is loaded."""
+        """Add the class of the policy, the loaded modules, and those and the files of a policy's other process."""
         assert self.policy is not None, "a worker reports after it has adapted its policy"
-        report = replace(report, policy_class=policy_class(self.policy))
+        report = replace(report, policy_class=policy_class(self.policy), modules=loaded_modules())
         for remote in self.policy.remote_reports():
             report = report.joined(replace(report, modules=remote.modules, files=remote.files))
         return report

@@ -24,7 +24,6 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import UsageError
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
-from rollout_cli.sources.loading import loaded_modules
 from rollout_cli.workers.context import InContext
 from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.row_queues import RowQueues
@@ -403,15 +402,13 @@ class Worker(InContext, abc.ABC):
     def report(self) -> WorkerReport:
         """Describe the policy and environment as loaded in this worker; the caller adds the files."""
         engine = self._ready()
-        return self._holder.completed(
-            WorkerReport(
-                env=describe_env(self.env),
-                modules=loaded_modules(),
-                scope=engine.scope,
-                not_reproducible=engine.not_reproducible,
-                warnings=(*stack_warnings(self.env), *engine.casts),
-            )
+        report = WorkerReport(
+            env=describe_env(self.env),
+            scope=engine.scope,
+            not_reproducible=engine.not_reproducible,
+            warnings=(*stack_warnings(self.env), *engine.casts),
         )
+        return self._holder.completed(report)
 
     def shutdown(self) -> None:
         """Close the environments and discard running episodes; EnvError if closing fails."""

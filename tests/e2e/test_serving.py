@@ -1,4 +1,4 @@
-"""Policies in a process of their own: the data of the same policy in each worker, whatever is killed."""
+"""Policies in another process: the data of the same policy in each worker, whatever is killed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Messages of policy servers: values as msgpack, with arrays as in the openpi protocol. No pickle.
 
 An array is a map of its dtype, shape and bytes, as `openpi-client` writes it. Tuples, masked arrays, arrays of
-objects and graphs, which that protocol lacks, have maps of their own; numbers beyond 64 bits are refused.
+objects and graphs, which that protocol lacks, have separate maps; numbers beyond 64 bits are refused.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def pack(value: Any) -> bytes:
     import msgpack  # noqa: PLC0415 - an optional package: see `check_packages`
 
     try:
-        # strict_types: a tuple must stay a tuple, and a subclass of dict may have state of its own.
+        # strict_types: a tuple must stay a tuple, and a subclass of dict may have more state.
         data: bytes = msgpack.packb(value, default=_encoded, strict_types=True)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PolicyError(
