@@ -6,7 +6,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
 
@@ -264,6 +264,64 @@ def test_something_else_is_not_a_policy_server(
         raises(PolicyLoadError, code="server-unreachable"),
     ):
         load(url)  # It never answers.
+
+
+@contextmanager
+def answering(*frames: Any) -> Iterator[str]:
+    """Serve WebSockets that send these frames: the first one at once, then one for each request; yield the URL."""
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.server import ServerConnection, serve
+
+    def handle(client: ServerConnection) -> None:
+        with suppress(ConnectionClosed):
+            client.send(frames[0])
+            for frame in frames[1:]:
+                client.recv()
+                client.send(frame)
+            client.recv()
+
+    with serve(handle, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def acts(url: str) -> Any:
+    """Act once with a policy of an openpi server."""
+    policy = OpenpiSource.of(f"{url}?key.state=.", {}).load(spec_of("Pendulum-v1"))
+    return policy.get_action(np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize("metadata", [b"\xc1", pack([1]), "text", pack({"a": 1})[:2]], ids=repr)
+def test_a_server_that_introduces_itself_otherwise(metadata: Any) -> None:
+    for load in (connect, acts):
+        with answering(metadata) as url, raises(PolicyLoadError, code="server-protocol"):
+            load(url)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (b"\xc1", "server-protocol"),
+        (pack([1, 2]), "openpi-actions"),
+        (pack({"actions": np.zeros(1)}), "openpi-actions"),
+        (pack({"actions": np.zeros((0, 1))}), "openpi-actions"),
+        (pack({"actions": [[0.0]]}), "openpi-actions"),
+        ("Traceback\nValueError: no", "policy-raised"),
+        (bytes(2000), "server-lost"),  # Too large.
+    ],
+)
+def test_a_server_that_answers_something_else(
+    answer: Any, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MAX_BYTES", 1000)
+    with answering(pack({}), answer) as url, raises(PolicyError, code=code) as caught:
+        acts(url)
+    assert url in caught.value.message
+    with answering(pack({}), pack({"actions": np.zeros((1, 1), np.float32)})) as url:
+        assert ([0.0], {}) == (acts(url)[0].tolist(), {})
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "127.0.0.1:8000", "ws://", "ws://host:port", ""])
