@@ -41,16 +41,21 @@ def serve(
     ] = 8000,
     token: Annotated[
         str | None,
-        _server("--token", metavar="TOKEN", help="Token of clients. (default: none on 127.0.0.1)"),
+        _server(
+            "--token",
+            metavar="TOKEN",
+            help="Token of clients. (default: none on localhost)",
+        ),
     ] = None,
     end_with_stdin: Annotated[
-        bool, _server("--end-with-stdin", help="Also end when stdin is closed, as when a parent ends.")
+        bool,
+        _server("--end-with-stdin", help="Also stop when stdin closes, e.g. if the parent ends."),
     ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Serve a policy to workers of other processes and machines, until Ctrl-C.
 
-    They use it as `--policy serve:URL`, with the same actions as without a server.
+    Workers use it as `--policy serve:URL`, with the same actions as without a server.
     """
     from rollout_cli.options.config import OPTIONS  # noqa: PLC0415 - imports pydantic
 
@@ -92,5 +97,7 @@ def _announce(url: str, record: Any, *, as_json: bool) -> None:
         print_text(dumps({"url": url, "policy": record}))  # In one line, for programs that read lines.
     else:
         print_text(printable(f"serve:{url}"))
-        print_message(f"serving {record['spec']}; use --policy serve:{url}, and Ctrl-C to end")
+        print_message(
+            f"serving {record['spec']}; pass --policy serve:{url} to `rollout collect`, or press Ctrl-C to stop"
+        )
     sys.stdout.flush()

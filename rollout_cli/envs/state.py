@@ -29,7 +29,7 @@ class _MuJoCo:
     """The state of a MuJoCo environment, with the methods of the protocol.
 
     It is mjSTATE_INTEGRATION, which starts with time, positions and velocities. mjSTATE_FULLPHYSICS lacks the
-    start of the solver's next iteration, without which later observations differ in their last bits.
+    constraint solver's warm start, without which later observations differ in their last bits.
 
     Args:
         physics: Returns MuJoCo's model and data, which an environment may replace at a reset.
@@ -102,10 +102,10 @@ def _simulator_of(env: Env) -> _Simulator:
         if mujoco is not None and isinstance(model, mujoco.MjModel):
             return _MuJoCo(mujoco, physics)
     raise EnvLoadError(
-        f"the environment {type(base).__name__} has no state to store: expected a MuJoCo environment, or the "
-        "methods get_state() and set_state(state)",
+        f"cannot read and restore the state of the environment {type(base).__name__}: expected a MuJoCo "
+        "environment, or the methods get_state() and set_state(state)",
         code="env-no-state",
-        hint="add the two methods, in the environment or a {wrapper}; or omit {store_state}",
+        hint="add both methods to the environment or a {wrapper}, or collect without {store_state}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Statistics of LeRobot's features, with which its policies normalize; the memory does not grow with the steps."""
+"""Statistics of LeRobot's features for normalization, in memory that does not depend on the number of steps."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rollout_cli.episodes.spaces import Array
 
 _QUANTILES = {f"q{percent:02}": percent / 100 for percent in (1, 10, 50, 90, 99)}
 _MOST_ROWS = 20_000
-"""The rows of which quantiles are computed."""
+"""Maximum number of rows for the quantiles."""
 _MOST_NUMBERS = 1 << 22
-"""The numbers of these rows, if a row has more than 200."""
+"""Maximum number of values in these rows; it decides if a row has more than 200 values."""
 _IMAGE_SAMPLE = 100
-"""One image in this many counts."""
+"""Use one image in this many."""
 
 
 class FeatureStats:
-    """The statistics of one feature: for each number of a value, or each channel of images scaled to [0, 1]."""
+    """The statistics of one feature: per element of a value, or each channel of images scaled to [0, 1]."""
 
     def __init__(self, *, is_image: bool) -> None:
         self._is_image = is_image
@@ -51,7 +51,10 @@ class FeatureStats:
 
 
 class _Rows:
-    """Every `stride`-th row. The stride doubles when there are too many, so the cuts of the input do not matter."""
+    """Every `stride`-th row; the stride doubles when there are too many.
+
+    So the result does not depend on how the input is split.
+    """
 
     def __init__(self) -> None:
         self._parts: list[Array] = []
@@ -79,7 +82,7 @@ class _Rows:
 
 
 class _Pixels:
-    """The counts of all 256 values of a pixel, in each channel."""
+    """Histograms of the pixel values, one per channel."""
 
     def __init__(self) -> None:
         self._counts: Array = np.zeros((256, 1), np.int64)

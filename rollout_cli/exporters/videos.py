@@ -19,11 +19,11 @@ _MOST_SECONDS = 1_000
 """LeRobot compares times as float32 with a tolerance of 0.1 ms, which fails in longer files."""
 _CODEC = "libx264"
 _OPTIONS = {"crf": "18", "g": "2", "bf": "0"}
-"""Good quality; and each second frame is a key frame, since learners read single frames in random order."""
+"""High quality, and every other frame is a key frame, since learners read single frames in random order."""
 
 
 class Videos(ExitStack):
-    """The videos of one camera; the stack completes the open file.
+    """The videos of one camera; leaving the context completes the open file.
 
     `path_of` returns the path of a file by number, starting at 0. A new file starts with the first episode
     after 200 MiB or 1,000 seconds.
@@ -95,5 +95,5 @@ def video_info(shape: tuple[int, ...], fps: int) -> Fields:
 
 
 def _pixel_format(shape: tuple[int, ...]) -> str:
-    """Return the pixel format: colors at half the resolution, which must be even, or at the full one."""
+    """Return yuv420p, or yuv444p if the height or width is odd."""
     return "yuv444p" if shape[0] % 2 or shape[1] % 2 else "yuv420p"

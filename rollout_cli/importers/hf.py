@@ -68,10 +68,15 @@ def _episodes(path: Path, observation_space: Space, action_space: Space) -> Iter
         for row in end.select(_FACTS).to_pylist():
             facts = row
         found = (steps["episode_id"][0].as_py(), len(steps))
+        if not len(end):
+            raise DatasetFormatError(
+                f"{file} has episode {found[0]}, which is not in {path}/episodes",
+                code="import-damaged",
+            )
         if found != (facts["episode_id"], facts["length"]):
             raise DatasetFormatError(
-                f"{file} has {found[1]} steps of episode {found[0]}, expected {facts['length']} of "
-                f"{facts['episode_id']} as in {path}/episodes",
+                f"{file} has {found[1]} steps of episode {found[0]}, but {path}/episodes lists "
+                f"{facts['length']} steps of episode {facts['episode_id']}",
                 code="import-damaged",
             )
         n_episodes += 1

@@ -22,10 +22,10 @@ _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 def episodes_in(
     files: Iterable[Path], number: str, columns: list[str] | None = None
 ) -> Iterator[tuple[Path, pa.Table]]:
-    """Yield the file and the rows of each episode; the column `number` has the episode of a row.
+    """Yield the file and the rows of each episode; the column `number` contains the episode numbers.
 
     Raises:
-        DatasetFormatError: If the numbers do not rise, or an episode is in two files.
+        DatasetFormatError: If the numbers decrease, or an episode is in two files.
     """
     last = -1
     for file in files:
@@ -33,8 +33,8 @@ def episodes_in(
         numbers = table[number].to_numpy()
         if np.any(np.diff(numbers, prepend=last) < 0) or numbers[:1] == last:
             raise DatasetFormatError(
-                f"the {number} of {file} starts with {numbers[:1].tolist()} after {last}, "
-                "expected rising numbers, and each episode in one file",
+                f"the {number} of {file} decreases, or continues episode {last} of the file before; "
+                "expected increasing numbers, and each episode in one file",
                 code="import-damaged",
             )
         last = int(numbers[-1])

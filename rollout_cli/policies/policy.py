@@ -50,8 +50,8 @@ class Policy(Protocol):
       whose episode has no step yet.
 
     A policy that depends on the task may have `observe_task(row, task)`. It is called after the `reset` of an
-    episode, with the row (0 for `get_action`) and the string that describes the task: the environment's
-    `task_description` or `task`, or the name in `--tasks`; an empty string if there is none.
+    episode, with the row (0 for `get_action`) and the string that describes the task: the name in
+    `--tasks`, or without `--tasks` the environment's `task_description` or `task`; an empty string if there is none.
     """
 
     def get_action(self, observation: Any) -> ActionAndInfo:

@@ -31,7 +31,7 @@ def write_card(
 ) -> Path:
     """Rewrite README.md of a dataset, and return its path; info.json stores the arguments.
 
-    The card of a suite, a folder of datasets, has a table and a configuration of Hugging Face for each of them.
+    The card of a suite (a folder of datasets) has a table row and a Hugging Face configuration per dataset.
     A suite has no info.json: pass its license and title each time.
 
     Args:
@@ -42,14 +42,14 @@ def write_card(
             one.
         title: The title, in one line; None keeps the current one.
         references: The mean returns with the normalized scores 0 and 100, such as those of a random and an
-            expert policy; an export to Minari has them too. Those of a suite become those of all its datasets; a
-            string is the name of one of them, and stands for its mean return. None keeps the current ones.
+            expert policy; an export to Minari has them too. For a suite, they are stored in all its
+            datasets, and a string names a dataset whose mean return is used. None keeps the current ones.
 
     Raises:
-        DatasetExistsError: If a suite has a README.md of another origin.
+        DatasetExistsError: If a suite has a README.md that `rollout card` did not write.
         DatasetLockedError: If a run is writing the dataset.
         UsageError: If the license is not an identifier, the title is not one line, the second reference is not
-            higher than the first, a reference names no dataset of a suite, a suite has `plot`, the dataset has no
+            higher than the first, a reference is not a dataset of the suite, a suite has `plot`, the dataset has no
             episodes to plot or describe, or matplotlib is missing.
 
     Example:
@@ -63,7 +63,7 @@ def write_card(
     if members:
         if plot is not None:
             raise UsageError(
-                f"{root} is a folder of datasets, and a plot is that of one dataset",
+                f"{root} is a suite, but a plot shows one dataset",
                 code="card-of-a-folder",
                 hint="pass {plot} with each dataset's folder",
             )
@@ -107,7 +107,9 @@ def _check(license_id: str | None, title: str | None) -> None:
         )
     if title is not None and (not title.strip() or len(title.splitlines()) > 1):
         raise UsageError(
-            f"the title is {title!r}, expected a string of one line", code="card-title", hint="pass one line"
+            f"the title is {title!r}, expected a string of one line",
+            code="card-title",
+            hint="pass a title without line breaks",
         )
 
 

@@ -1,4 +1,4 @@
-"""The card of a suite, a folder of datasets: a configuration of Hugging Face and a row of a table a member."""
+"""The card of a suite, a folder of datasets: one Hugging Face configuration and one table row per member."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ import rollout_cli
 dataset = rollout_cli.load("path/to/this/folder/{member}")
 ```
 
-Rows, with Hugging Face `datasets`; `{member}-episodes` has a row an episode:
+Rows, with Hugging Face `datasets`; `{member}-episodes` has one row per episode:
 
 ```python
 import datasets
@@ -71,7 +71,7 @@ def write_suite_card(
         license: The license in Hugging Face's notation.
 
     Raises:
-        DatasetExistsError: If the folder has a README.md of another origin.
+        DatasetExistsError: If the folder has a README.md that `rollout card` did not write.
         DatasetFormatError: If a dataset is damaged.
         UsageError: If a dataset has no episodes.
     """
@@ -98,7 +98,9 @@ def check_suite(root: Path) -> dict[str, Dataset]:
     path = root / "README.md"
     if path.exists() and MARK not in path.read_text(encoding="utf-8"):
         raise DatasetExistsError(
-            f"{path} exists, and `rollout card` did not write it", code="output-exists", hint="move it away"
+            f"{path} exists, and `rollout card` did not write it",
+            code="output-exists",
+            hint="rename or delete it",
         )
     datasets = {member.name: load(member) for member in members_of(root)}
     for member, dataset in datasets.items():
@@ -106,7 +108,7 @@ def check_suite(root: Path) -> dict[str, Dataset]:
             raise UsageError(
                 f"{root / member} has no episodes, expected at least 1",
                 code="no-episode",
-                hint="collect its episodes, or move it away",
+                hint="collect its episodes, or remove it from the suite",
             )
     return datasets
 

@@ -308,7 +308,7 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
         hint = f"return {interface}; wrap environments that return fewer values (gym before gymnasium)"
     else:
         code = "policy-raised" if kind is PolicyError else "env-raised"
-        hint = "the traceback below shows where; the seed repeats it"
+        hint = "see the traceback below; run the episode again with the same seed to reproduce the error"
         if isinstance(error, SystemExit):
             hint = "raise an exception, or return, instead of ending the process"
         message = f"{call} raised {first_line(error)}"

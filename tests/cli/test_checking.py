@@ -38,7 +38,7 @@ def test_a_traceback_stands_below_its_line(rollout: Caller) -> None:
     """Where the advice says that it does."""
     words = ("check", *ENV, "--env-kwargs", "fault=raises", "--seconds", "60", "--quiet")
     lines = rollout(*words, code=3).stdout.splitlines()
-    place = next(at for at, line in enumerate(lines) if "change: the traceback below shows where" in line)
+    place = next(at for at, line in enumerate(lines) if "change: see the traceback below" in line)
     assert "  Traceback (most recent call last):" == lines[place + 1]
     assert "  ValueError: a broken joint" in lines
 

@@ -1,7 +1,7 @@
 """The scheme `lerobot`: a policy folder that LeRobot's `save_pretrained` wrote (ACT, Diffusion, SmolVLA, ...).
 
-The model may have gigabytes, so each worker reads the folder itself, and checks that it is the one that the run
-hashed. All weights are safetensors; a processor step may name a class of any module, which only trust allows.
+The model may have several gigabytes, so each worker reads the folder itself and compares its hash with the
+run's. All weights are safetensors; a processor step may name a class of any module, which only trust allows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LerobotSource:
     Attributes:
         path: The absolute path of the folder.
         kind: The type of the policy, such as `act`.
-        sha256: The hash of the output of `sha256sum` for the folder's JSON and safetensors files, by name.
+        sha256: The hash of what `sha256sum` prints for the folder's JSON and safetensors files, sorted by name.
         options: The options of the SPEC.
     """
 
@@ -66,7 +66,7 @@ class LerobotSource:
             )
         if missing := [name for name in _PROCESSORS if not (folder / name).is_file()]:
             raise PolicyLoadError(
-                f"{path!r} has no {missing[0]}: LeRobot before 0.4 saved it",
+                f"{path!r} has no {missing[0]}: the policy was saved by LeRobot before 0.4",
                 code="policy-file-damaged",
                 hint="convert it with LeRobot's lerobot/processor/migrate_policy_normalization.py",
             )
@@ -168,8 +168,8 @@ def _loaded(path: str, options: Keywords) -> tuple[Any, Any, Any]:
 class LerobotPolicy(AdaptedPolicy):
     """A LeRobot policy; each row has its own queues of observations and actions, and its own random numbers.
 
-    Rows are shallow copies of the policy, with the same weights. They act one after another: a batch would
-    change the last bits of the actions with the number of rows.
+    Rows are shallow copies of the policy, with the same weights. They act sequentially: in a batch, the last
+    bits of the actions would depend on the number of rows.
 
     Args:
         policy: The policy.
@@ -178,7 +178,7 @@ class LerobotPolicy(AdaptedPolicy):
         env_spec: The spaces of the environment.
 
     Raises:
-        PolicyLoadError: The environment lacks an input of the policy, or has other actions.
+        PolicyLoadError: The environment lacks an input of the policy, or its action space does not match.
     """
 
     row_wise = True
@@ -207,15 +207,15 @@ class LerobotPolicy(AdaptedPolicy):
                     f"the policy needs {name} {tuple(feature.shape)}, but the environment gives "
                     f"{', '.join(f'{key} {shape}' for key, shape in found.items())}",
                     code="policy-space",
-                    hint="use the observations of the training: pixels, agent_pos, environment_state, ...; "
-                    "a wrapper can rename them",
+                    hint="use the observations that the policy was trained on: pixels, agent_pos, "
+                    "environment_state, ...; a wrapper can rename them",
                 )
         expected = tuple(config.output_features["action"].shape)
         if not isinstance(self._action_space, spaces.Box) or self._action_space.shape != expected:
             raise PolicyLoadError(
                 f"the policy has actions of shape {expected}, but the environment has {self._action_space}",
                 code="policy-space",
-                hint="use the environment of the training",
+                hint="use the environment that the policy was trained in",
             )
 
     def seed(self, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The scheme `openpi:`: a model behind a server of the openpi protocol, such as openpi, StarVLA or RoboCasa.
+"""The scheme `openpi:`: a model behind a server that speaks the openpi protocol.
 
 The server gets one observation and returns a chunk of actions, of which the policy takes the first ones. The
 protocol has neither resets nor seeds nor a description of the model, so nothing here can tell whether the server
@@ -35,8 +35,8 @@ class OpenpiSource:
         url: The URL of the server, without a token.
         token: The API key; empty for none.
         n_action_steps: Actions of a chunk to take; None takes all.
-        keys: By the key of the model, the path in the observation: names joined by dots, `.` for all of it.
-            Without keys, the observation must be a dictionary and is sent as it is.
+        keys: Maps each of the model's keys to a path in the observation: names joined by dots, or `.` for the
+            complete observation. Without keys, the observation must be a dictionary and is sent unchanged.
         prompt: The instruction; None takes the description of the environment's task.
     """
 
@@ -138,13 +138,13 @@ class OpenpiPolicy(AdaptedPolicy):
         return self._actions.stack([self._fitted(row.chunk.pop(0)) for row in rows]), {}
 
     def _fitted(self, action: Array) -> Any:
-        """Return an action with the dtype of the action space; the check of actions sees everything else."""
+        """Return an action with the dtype of the action space; the action check reports all other mismatches."""
         dtype = self._space.dtype
         return action.astype(dtype) if dtype is not None and dtype.kind == "f" else action
 
 
 class _Row:
-    """The connection and the rest of the chunk of one row."""
+    """One row's connection, and the remaining actions of its chunk."""
 
     def __init__(self, source: OpenpiSource) -> None:
         self.task = ""
@@ -154,22 +154,23 @@ class _Row:
         weakref.finalize(self, self._connection.close)
 
     def send(self, observation: Any) -> None:
-        """Send the model's view of an observation."""
+        """Send the parts of an observation that `keys` selects, and the prompt."""
         source = self._source
         request = {key: _part(observation, path, source) for key, path in source.keys.items()}
         if not source.keys:
             if not isinstance(observation, Mapping):
                 raise PolicyError(
-                    f"the policy server {source.url} expects named observations, got {named(observation)}",
+                    f"the observation is {named(observation)}, expected a dictionary, "
+                    f"or key.NAME=PATH in the SPEC for {source.url}",
                     code="openpi-keys",
-                    hint="name the observation for the model, for example: key.observation/state=.",
+                    hint="add the model's key to the SPEC, for example: key.observation/state=.",
                 )
             request = dict(observation)
         prompt = self.task if source.prompt is None else source.prompt
         self._connection.send({**request, "prompt": prompt} if prompt else request)
 
     def receive(self) -> None:
-        """Wait for the answer, and keep the actions of its chunk that are taken."""
+        """Wait for the answer, and keep the first `n_action_steps` actions of its chunk."""
         answer = self._connection.receive()
         chunk = answer.get("actions") if isinstance(answer, Mapping) else None
         if not isinstance(chunk, np.ndarray) or chunk.ndim != _CHUNK_DIMENSIONS or not len(chunk):
@@ -177,7 +178,7 @@ class _Row:
             raise PolicyError(
                 f"the policy server {self._source.url} returned {shape}, expected actions of shape (horizon, size)",
                 code="openpi-actions",
-                hint="return a map with the array `actions`",
+                hint="check that the server speaks the openpi protocol, with an array `actions` (horizon, size)",
             )
         self.chunk = list(chunk[: self._source.n_action_steps])
 

@@ -1,8 +1,8 @@
 """The scheme `serve:`: a policy that a `rollout serve` process loads, and that acts as if it were loaded here.
 
 Everything that decides an action is sent: spaces, seeds, resets, rewards, masks. So the data are those of the
-same policy without a server, unless policy and environment use one random generator, such as `numpy.random` or
-the generator of the environment's action space: here these are two.
+same policy without a server, unless policy and environment share a random generator, such as `numpy.random` or
+that of the action space: here each process has its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ServedSource:
         url: The URL of the server, without a token.
         token: The token; empty for none.
         served: The server's record of the policy.
-        is_own: True for the server of this run alone, whose policy is recorded as if it were loaded here.
+        is_own: True if this run started the server; the policy is then recorded as if the worker had loaded it.
     """
 
     url: str
@@ -90,7 +90,7 @@ def _connected(url: str, token: str) -> Connection:
     if version != PROTOCOL or not isinstance(connection.metadata.get("policy"), dict):
         found = f"version {version} of the protocol" if version else "another protocol"
         raise PolicyLoadError(
-            f"the policy server {url} speaks {found}, expected version {PROTOCOL} of `rollout serve`",
+            f"the policy server {url} speaks {found}, expected version {PROTOCOL} of the protocol of `rollout serve`",
             code="server-protocol",
             hint="use the same version of rollout-collect on both sides; for other servers, pass openpi:ws://…",
         )
@@ -104,7 +104,7 @@ class ServedPolicy(AdaptedPolicy, SeededElsewhere):
         connection: The connection, which is this policy's own.
         env_spec: The environment's spaces.
         deterministic: Use the policy's deterministic mode.
-        is_own: True for the server of this run alone.
+        is_own: True if this run started the server.
 
     Raises:
         RolloutError: The server cannot load the policy for these spaces.
@@ -167,7 +167,7 @@ class ServedPolicy(AdaptedPolicy, SeededElsewhere):
         self._add("seed_found", str(root), number)
 
     def _add(self, verb: str, *arguments: Any) -> None:
-        """Add a call to those that the next request sends, after a new seeding of the global generators."""
+        """Queue a call for the next request, after a seeding of the global generators since the last call."""
         seeding = last_seeding()
         if seeding is not None and seeding is not self._seeding:
             self._seeding = seeding
@@ -188,14 +188,14 @@ class ServedPolicy(AdaptedPolicy, SeededElsewhere):
                 raise _error_of(kind, failed)
             case other:
                 raise PolicyError(
-                    f"the policy server {self._connection.url} answered {other!r:.100}",
+                    f"the policy server {self._connection.url} answered {other!r:.100}, expected a result or an error",
                     code="server-protocol",
                     hint="use the same version of rollout-collect on both sides",
                 )
 
 
 def _error_of(kind: str, failed: dict[str, Any]) -> errors.RolloutError:
-    """Return an error of the server as an error of the same class here."""
+    """Return the server's error as an exception of the same class."""
     found = getattr(errors, kind, None)
     error_class: type[errors.RolloutError] = UserCodeError
     if isinstance(found, type) and issubclass(found, errors.RolloutError):

@@ -97,9 +97,9 @@ class Connection:
             if error.response.status_code != 401:  # noqa: PLR2004 - Unauthorized
                 raise self._not_a_server(str(error)) from error
             raise PolicyLoadError(
-                f"the policy server {self.url} refused the token",
+                f"the policy server {self.url} refused the connection: the token is missing or wrong",
                 code="server-token",
-                hint="pass the URL that the server printed: ws://TOKEN@host:port",
+                hint="pass the server's token or API key in the URL: ws://TOKEN@host:port",
             ) from error
         except (WebSocketException, BadMessageError) as error:
             raise self._not_a_server(str(error)) from error
@@ -115,7 +115,7 @@ class Connection:
         """Send a request, wait for the answer, and return it; a string frame is the error of an openpi server.
 
         Raises:
-            PolicyError: The server was lost, reported an error, or sent something else than a message.
+            PolicyError: The connection was lost, or the server reported an error or sent an invalid message.
         """
         self.send(request)
         return self.receive()
@@ -147,9 +147,9 @@ class Connection:
             yield
         except (ConnectionClosed, OSError) as error:
             raise PolicyError(
-                f"lost the policy server {self.url}: {error}",
+                f"lost the connection to the policy server {self.url}: {error}",
                 code="server-lost",
-                hint="start the server again, then continue with {resume=True}; see its output for the cause",
+                hint="see the server's output for the cause; start it again, and pass {resume=True} to continue",
             ) from error
         except BadMessageError as error:
             raise PolicyError(

@@ -1,7 +1,7 @@
-"""PolicyServer, which answers the workers of one or more runs over WebSockets, with one policy in one process.
+"""PolicyServer, which answers the workers of one or more runs over WebSockets; each client has its own policy copy.
 
-On connection the server sends its description; then it answers each request with one message. All policies act
-in the main thread, one call at a time, so a session needs no lock, and a model that is not thread-safe is safe.
+On connection the server sends its description; then it answers each request with one message. All copies act
+in the main thread, one call at a time, so sessions need no locks, and the model need not be thread-safe.
 Each session has its own states of the global generators: its actions do not depend on the other sessions.
 """
 
@@ -38,8 +38,8 @@ class PolicyServer:
     Args:
         source: The source of the policy.
         record: The description of the policy for clients, a JSON object.
-        watch: Records the files that the policy reads, from before it is loaded.
-        token: What a client must send in the header `Authorization: Api-Key`; empty for none.
+        watch: Records the files that the policy reads; started before the policy is loaded.
+        token: Token that clients must send as `Authorization: Api-Key TOKEN`; empty for none.
     """
 
     def __init__(self, source: PolicySource, record: Record, watch: FileWatch, *, token: str = "") -> None:
@@ -67,7 +67,7 @@ class PolicyServer:
             raise StorageError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",
                 code="serve-address",
-                hint="pass another --port, or 0 for a free one",
+                hint="check --host, or pass another --port (0 for a free one)",
             ) from error
 
     async def _serve(self, host: str, port: int, started: Callable[[str], None]) -> None:
@@ -132,7 +132,7 @@ class PolicyServer:
             case {"report": True}:
                 return self._report()
             case _:
-                raise BadMessageError("the request is none of load, calls and report")
+                raise BadMessageError(f"unknown request {request!r:.100}, expected load, calls or report")
 
     def _shared(self, policy: AdaptedPolicy) -> None:
         if self._first is None:

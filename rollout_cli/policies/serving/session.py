@@ -91,7 +91,7 @@ class Session:
         method = getattr(self._policy, verb, None) if verb in _VERBS else None
         if method is None:
             raise BadMessageError(f"the policy has no method {verb!r}")
-        hint = "the traceback below shows where; the seed repeats it"
+        hint = "see the traceback below; run the episode again with the same seed to reproduce the error"
         with reporting(PolicyError, f"policy.{verb} raised", code="policy-raised", hint=hint):
             result = method(*arguments)
         if verb == "reset" and not self._is_watched:
@@ -116,7 +116,7 @@ def _seeding(root: str, number: int | str) -> tuple[int, int | str]:
 
 
 def share_weights(policy: AdaptedPolicy, first: AdaptedPolicy) -> None:
-    """Let the torch modules of `policy` use the weights of `first` that are bitwise the same.
+    """Share parameters between the torch modules of `policy` and `first` where their values are equal.
 
     Each session loads its own policy, since a policy keeps state between steps; the weights are the large part.
     """
@@ -128,7 +128,7 @@ def share_weights(policy: AdaptedPolicy, first: AdaptedPolicy) -> None:
 
 
 def _modules(policy: AdaptedPolicy) -> list[Any]:
-    """Return the torch modules that a policy, or the user's object behind it, is or has as attributes."""
+    """Return the torch modules among the user's policy object and its attributes."""
     torch: Any = sys.modules.get("torch")
     own = policy.users_own
     candidates = [own, *getattr(own, "__dict__", {}).values()]

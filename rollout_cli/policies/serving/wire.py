@@ -18,7 +18,7 @@ from rollout_cli.errors import PolicyError
 from rollout_cli.sources.loading import needing
 
 PROTOCOL = 1
-"""Version of the messages; a server and a client of other versions refuse each other."""
+"""Version of the protocol; a client refuses a server with another version."""
 
 ATTRIBUTES = ("row_wise", "row_by_row", "resets", "acts_within_space", "takes_masks")
 """Attributes of an `AdaptedPolicy` that a client copies."""
@@ -143,7 +143,7 @@ def _number(fields: dict[Any, Any]) -> Any:
 def _dtype(fields: dict[Any, Any]) -> np.dtype[Any]:
     dtype: np.dtype[Any] = np.dtype(fields[b"dtype"])
     if dtype.kind not in _PLAIN:
-        raise ValueError(f"the dtype {dtype}")
+        raise ValueError(f"the dtype {dtype} is not supported")
     return dtype
 
 
