@@ -104,7 +104,9 @@ def test_robomimic(dataset: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", [LOCAL, ("--workers", "2")])
 def test_an_environment_without_a_state(tmp_path: Path, way: tuple[str, ...]) -> None:
     ran = called("collect", "--store-state", "--episodes", "3", *way, "--output", tmp_path / "data", code=3)
-    assert all(part in ran.stderr for part in ("the environment CartPoleEnv", "[env-no-state]", "--store-state"))
+    assert all(
+        part in ran.stderr for part in ("the environment CartPoleEnv", "[env-no-state]", "--store-state")
+    )
     assert 1 == ran.stderr.count("error:")
     assert [] == [*tmp_path.iterdir()]
 
