@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +112,8 @@ def _collect(config: CollectConfig, progress: Progress) -> CollectResult:
                 n_workers=config.workers,
                 reproducible=state.source["reproducible"],
             )
-        with policy_process(request) as request:
+        with policy_process(config, request.policy, request.env) as policy:
+            request = replace(request, policy=policy)
             samplers = RunSamplers(request, progress)
             stored = reproduce.check_stored(state, samplers.rebuild, request.sources, progress)
             run = _Run(started_at, request, tally, samplers, progress, signals, stored)

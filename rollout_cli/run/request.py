@@ -335,7 +335,7 @@ def check_pins(names: Sequence[str]) -> None:
 
 
 def pin_rules(config: CollectConfig, policy: PolicySource, env: EnvSource) -> PinRules:
-    """Return which files of a run to pin, and the folders that shorten their labels."""
+    """Return the rules for the files to pin and for their labels."""
     # Relative paths stay relative: a worker on another machine has another working folder.
     record = policy.describe()
     components = [(component["spec"], component) for component in record.get("components", ())]

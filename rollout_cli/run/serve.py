@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rollout_cli.envs.source import EnvSource
 from rollout_cli.keywords import Record
+from rollout_cli.options.config import CollectConfig
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
 from rollout_cli.policies.schemes.serve import ServedSource
 from rollout_cli.redact import without_secrets
-from rollout_cli.run.request import Request, pin_rules
+from rollout_cli.run.request import pin_rules
 from rollout_cli.sources.pins import PinRules
 
 if TYPE_CHECKING:
@@ -21,23 +24,21 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def policy_process(request: Request) -> Iterator[Request]:
-    """Yield the request of a run; with `policy_process`, its policy is in another process."""
-    config = request.config
+def policy_process(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Iterator[PolicySource]:
+    """Yield the policy of a run; with the option `policy_process`, it is loaded in another process."""
     if not config.policy_process:
-        yield request
+        yield policy
         return
     from rollout_cli.policies.serving.process import Address, PolicyProcess  # noqa: PLC0415 - imports asyncio
 
-    inner = request.policy.source if isinstance(request.policy, ExploringSource) else request.policy
+    inner = policy.source if isinstance(policy, ExploringSource) else policy
     record = served_record(config.policy, inner)
-    rules = pin_rules(config, inner, request.env)
-    with PolicyProcess(inner, record, rules, Address()) as process:
+    # With a token, so that other users of the machine cannot use the policy.
+    token = secrets.token_urlsafe()
+    with PolicyProcess(inner, record, pin_rules(config, inner, env), Address(token=token)) as process:
+        served = ServedSource(process.url, token, record, is_own=True)
         # The exploration stays in the workers.
-        policy: PolicySource = ServedSource(process.url, "", record, is_own=True)
-        if isinstance(request.policy, ExploringSource):
-            policy = replace(request.policy, source=policy)
-        yield replace(request, policy=policy)
+        yield replace(policy, source=served) if isinstance(policy, ExploringSource) else served
 
 
 def served_record(spec: str, source: PolicySource) -> Record:
@@ -46,17 +47,11 @@ def served_record(spec: str, source: PolicySource) -> Record:
     return record
 
 
-@contextmanager
-def serving(spec: str, source: PolicySource, address: Address) -> Iterator[PolicyProcess]:
-    """Serve a policy at an address; the process ends when the context is left.
-
-    Raises:
-        RolloutError: The server cannot be started.
-    """
+def serving(spec: str, source: PolicySource, address: Address) -> PolicyProcess:
+    """Return the server of a policy at an address, a context manager that starts and ends it."""
     from rollout_cli.policies.serving.process import PolicyProcess  # noqa: PLC0415 - as above
 
     record = served_record(spec, source)
     path = record["path"]
     folders = (os.path.dirname(path),) if path else ()  # noqa: PTH120 - a string, as everywhere in pins
-    with PolicyProcess(source, record, PinRules(folders=folders), address) as process:
-        yield process
+    return PolicyProcess(source, record, PinRules(folders=folders), address)

@@ -175,11 +175,14 @@ class SharedGenerators:
         """Restore the states of `user`; a new user continues with the present ones until it seeds them."""
         if user is self._user:
             return
-        self._states[self._user] = _global_states()
+        if self._user is not None:
+            self._states[self._user] = _global_states()
         self._user = user
         if user in self._states:
             _put_back(self._states.pop(user))
 
     def forget(self, user: Any) -> None:
-        """Drop the states of `user`."""
+        """Drop `user` and its states."""
         self._states.pop(user, None)
+        if self._user is user:
+            self._user = None

@@ -93,7 +93,11 @@ def test_blocks_run(document: str, project: Path, rollout: Caller) -> None:
     if programs:
         (project / "block.py").write_text("\n".join(programs))
         ran = subprocess.run(
-            [sys.executable, "block.py"], env=variables(), capture_output=True, text=True, check=False
+            [sys.executable, "block.py"],
+            env=variables(SB3_LOGDIR=str(project / "logs")),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert 0 == ran.returncode, ran.stdout + ran.stderr
 

@@ -46,6 +46,7 @@ COMMANDS = (
     "card a",
     "replay a --all --trust",
     "check --env CartPole-v1 -n 200 --seconds 1",
+    "collect --policy-process --episodes 3 --seed 1 -o w",
     "collect --resume --episodes 7 -o a",
 )
 

@@ -6,6 +6,7 @@ import importlib.util
 import random
 import subprocess
 import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from rollout_cli.seeding.seeds import (
     SETUP,
     BorrowedGenerators,
+    SharedGenerators,
     derive_seed,
     env_seed,
     env_seeds,
@@ -31,6 +33,31 @@ NUMBERS = st.integers(0, 2**62)
 def draws() -> tuple[float, ...]:
     """Return one number of each global generator; torch is one of them where it is installed."""
     return random.random(), float(np.random.random()), *([float(torch.rand(()))] if torch else [])
+
+
+class User:
+    """Has states of the global generators."""
+
+
+def test_users_of_shared_generators_have_their_own_states() -> None:
+    """Each continues where it stopped, and a forgotten one is not kept."""
+    shared = SharedGenerators()
+    users = [User(), User()]
+    for user in users:
+        shared.use(user)
+        seed_globals(3, 4)
+    expected = [draws() for _ in range(4)]
+    seed_globals(3, 4)
+    for turn in expected:
+        for user in users:
+            shared.use(user)
+            assert turn == draws()
+    references = [*map(weakref.ref, users)]
+    for user in users:
+        shared.forget(user)
+    del user, users
+    shared.use(User())
+    assert [None, None] == [reference() for reference in references]
 
 
 def test_seeds_are_fixed_for_ever() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import setproctitle
 
 import rollout_cli
 from tests.faults.meddling import committed
@@ -61,6 +62,16 @@ class Everything:
         actions = np.stack([push(*each) for each in zip(observations, places, strict=True)])
         tasks = np.array([self.tasks.get(row, "idle") for row in range(len(places))], object)
         return actions, {"place": places, "task": tasks, "some": np.ma.MaskedArray(places, places > 0.5)}
+
+
+class InServer:
+    """Can be loaded in the process of a policy server only."""
+
+    def __init__(self) -> None:
+        assert "rollout-policy-server" == setproctitle.getproctitle()
+
+    def get_action(self, observation: Any) -> Any:
+        return push(observation), {}
 
 
 class Reading:
@@ -221,6 +232,13 @@ def test_a_kill_loses_nothing(tmp_path: Path, whole: Path, killed: str) -> None:
         assert killed == "parent" or "[server-lost]" in ran.stderr
         called("collect", "--resume", "--episodes", "1500", "--quiet", "--output", output)
     assert_same_data(whole, output)
+
+
+def test_check_and_tune_use_the_process_too() -> None:
+    words = ("--policy", f"{HERE}InServer", *ENV[:2], "--timesteps", "300")
+    called("check", *words, "--policy-process", "--seconds", "60")
+    called("tune", *words, "--policy-process", "--seconds", "0.05")
+    called("check", *words, "--seconds", "60", code=3)
 
 
 def test_ray_cannot_reach_the_process() -> None:

@@ -50,6 +50,7 @@ LIBRARIES = (
     "lerobot_policies",
     "minari",
     "offline_project",
+    "ogbench",
     "openpi",
     "rllib",
     "robomimic",

@@ -222,14 +222,14 @@ class LerobotPolicy(AdaptedPolicy):
         self._rows[0].state = self._state_of(seed)
 
     def seed_rows(self, mask: Array, seeds: Array) -> None:
-        self._add_rows(len(mask))
+        self._use_rows(len(mask))
         for index in np.flatnonzero(mask).tolist():
             self._rows[index].state = self._state_of(int(seeds[index]))
 
     def reset(self, do_resets: Array | None = None) -> None:
         mask = [True] if do_resets is None else do_resets.tolist()
-        self._add_rows(len(mask))
-        for row, starts in zip(self._rows, mask, strict=False):
+        self._use_rows(len(mask))
+        for row, starts in zip(self._rows, mask, strict=True):
             if starts:
                 row.policy.reset()
 
@@ -281,7 +281,8 @@ class LerobotPolicy(AdaptedPolicy):
             cuda = self._torch.Generator(device).manual_seed(seed).get_state()
         return self._torch.Generator().manual_seed(seed).get_state(), cuda
 
-    def _add_rows(self, count: int) -> None:
+    def _use_rows(self, count: int) -> None:
+        del self._rows[count:]
         while len(self._rows) < count:
             row = _Row(copy.copy(self.wrapped), self._state_of(0))
             row.policy.reset()

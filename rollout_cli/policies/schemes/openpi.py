@@ -93,7 +93,7 @@ class OpenpiPolicy(AdaptedPolicy):
     """A policy that takes actions from chunks of a server; each row has its own connection and its own chunk.
 
     Raises:
-        PolicyLoadError: There is no server.
+        PolicyLoadError: The server cannot be reached.
     """
 
     resets = True
@@ -111,9 +111,10 @@ class OpenpiPolicy(AdaptedPolicy):
 
     def reset(self, do_resets: Array | None = None) -> None:
         mask = [True] if do_resets is None else do_resets.tolist()
+        del self._rows[len(mask) :]
         while len(self._rows) < len(mask):
             self._rows.append(_Row(self._source))
-        for row, starts in zip(self._rows, mask, strict=False):
+        for row, starts in zip(self._rows, mask, strict=True):
             if starts:
                 row.chunk = []
 

@@ -8,7 +8,7 @@ that of the action space: here each process has its own.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -46,7 +46,7 @@ class ServedSource:
         """Ask the server at `url`, which may contain a token, for its policy.
 
         Raises:
-            PolicyLoadError: There is no server, or options are given.
+            PolicyLoadError: The server cannot be reached, or options are given.
         """
         if options:
             raise PolicyLoadError(
@@ -140,9 +140,11 @@ class ServedPolicy(AdaptedPolicy, SeededElsewhere):
     def remote_reports(self) -> list[RemoteReport]:
         report = self._ask({"report": True})
         files = [PinnedFile(**{**file, "state": tuple(file["state"])}) for file in report["files"]]
-        # The versions of another machine's packages cannot be found here.
-        modules = tuple(report["modules"]) if self._is_own else ()
-        return [RemoteReport(modules, tuple(files))]
+        if self._is_own:
+            return [RemoteReport(tuple(report["modules"]), tuple(files))]
+        # Another machine may have another file with the path of a file here, and other versions of packages.
+        files = [replace(file, key=f"{self._connection.url} {file.key}") for file in files]
+        return [RemoteReport((), tuple(files))]
 
     def get_action(self, observation: Any) -> ActionAndInfo:
         return self._result("get_action", observation)  # type: ignore[no-any-return]

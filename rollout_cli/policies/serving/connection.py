@@ -46,7 +46,7 @@ class Connection:
         metadata: The message that the server sends first.
 
     Raises:
-        PolicyLoadError: There is no server, it refuses the token, or it is not a policy server.
+        PolicyLoadError: The server cannot be reached, refuses the token, or is not a policy server.
     """
 
     def __init__(self, url: str, token: str = "") -> None:

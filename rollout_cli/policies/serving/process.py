@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import setproctitle
 
@@ -60,6 +60,7 @@ class PolicyProcess:
     def __init__(self, source: PolicySource, record: Record, rules: PinRules, address: Address) -> None:
         check_packages()
         self.url = ""
+        self._request = pickle.dumps((list(sys.argv), rules, dict(record), address, pickle.dumps(source)))
         folders = [entry or os.curdir for entry in sys.path]
         try:
             self._process = subprocess.Popen(  # noqa: S603  This Python, with our own arguments.
@@ -74,7 +75,6 @@ class PolicyProcess:
             raise WorkerError(
                 f"cannot start the policy server: {error}", code="worker-start", hint="use fewer processes"
             ) from error
-        self._request = pickle.dumps((list(sys.argv), rules, dict(record), address, pickle.dumps(source)))
 
     def __enter__(self) -> Self:
         assert self._process.stdin is not None
@@ -104,17 +104,28 @@ class PolicyProcess:
         self.end()
 
     def wait(self) -> int:
-        """Wait until the server ends by itself, and return its exit code."""
-        return self._process.wait()
+        """Wait until the server ends, end the processes that its policy started, and return its exit code."""
+        code = self._process.wait()
+        _kill(self._process)
+        return code
 
     def end(self) -> None:
         """End the server, and the processes that its policy started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process.returncode is None:  # Otherwise its process id may belong to another process.
+            _kill(self._process)
+            self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()  # type: ignore[union-attr]
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the server and all processes of its group; on Windows, which does not have groups, the server alone."""
+    if not hasattr(os, "killpg"):
+        process.terminate()
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 # -- in the server's process -----------------------------------------------------------------------
@@ -123,8 +134,11 @@ class PolicyProcess:
 def main() -> None:
     """Serve the policy that the parent sends, and report the URL or an error to it on stdout."""
     setproctitle.setproctitle("rollout-policy-server")
+    # The policy gets an empty stdin, and what it prints must not mix with the answer.
+    requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # What the policy prints must not mix with the answer.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
     watch = FileWatch(PinRules())
 
     def answer(**document: str) -> None:
@@ -132,9 +146,9 @@ def main() -> None:
         answers.close()
 
     try:
-        size = int.from_bytes(sys.stdin.buffer.read(8), "little")
-        argv, rules, record, address, pickled = pickle.loads(sys.stdin.buffer.read(size))  # noqa: S301 - as above
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        size = int.from_bytes(requests.read(8), "little")
+        argv, rules, record, address, pickled = pickle.loads(requests.read(size))  # noqa: S301 - as above
+        threading.Thread(target=_end_with_parent, args=[requests], daemon=True).start()
         sys.argv[:] = argv
         with reporting(
             PolicyLoadError,
@@ -150,7 +164,9 @@ def main() -> None:
         answer(error=pickle.dumps(error).hex())
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(requests: IO[bytes]) -> None:
     """Wait until the parent closes its pipe or is killed; then end at once, even in a call of the policy."""
-    sys.stdin.buffer.read()
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    requests.read()
+    if hasattr(os, "killpg"):
+        os.killpg(os.getpgid(0), signal.SIGKILL)  # Also the processes that the policy started.
+    os._exit(1)

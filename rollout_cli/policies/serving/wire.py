@@ -41,9 +41,8 @@ class BadMessageError(ValueError):
 
 def check_packages() -> None:
     """Raise UsageError if a package that servers and clients need is missing."""
-    with needing("msgpack"):
+    with needing("msgpack websockets", "msgpack"), needing("msgpack websockets", "websockets"):
         import msgpack  # noqa: F401, PLC0415
-    with needing("websockets"):
         import websockets  # noqa: F401, PLC0415
 
 

@@ -16,6 +16,7 @@ from rollout_cli.progress import Progress
 from rollout_cli.run.checks.objects import InspectingWorker
 from rollout_cli.run.provenance import check_nothing_cut
 from rollout_cli.run.request import completed, env_of, policy_of, sampler_of
+from rollout_cli.run.serve import policy_process
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.workers.worker import Worker
 
@@ -55,15 +56,18 @@ class Trial:
         """
         alone = {"workers": 1, "sampler": DEFAULT_SAMPLER, "ray_address": None}
         config = replace(self.config, **{**alone, **options})
-        with sampler_of(
-            config,
-            self.policy,
-            self.env,
-            n_workers=config.workers,
-            limit=limit,
-            warn=self.progress.warn,
-            kind=kind,
-        ) as sampler:
+        with (
+            policy_process(config, self.policy, self.env) as policy,
+            sampler_of(
+                config,
+                policy,
+                self.env,
+                n_workers=config.workers,
+                limit=limit,
+                warn=self.progress.warn,
+                kind=kind,
+            ) as sampler,
+        ):
             timer = Timer(self.seconds, sampler.request_stop)
             timer.start()
             try:
