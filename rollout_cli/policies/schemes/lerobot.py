@@ -194,6 +194,11 @@ class LerobotPolicy(AdaptedPolicy):
         self._action_space = env_spec.action_space
         self._observations = SpaceRows(env_spec.observation_space)
         self._actions = SpaceRows(env_spec.action_space)
+        # With LeRobot's own steps, ACT samples nothing, and reads an observation only if it has no actions left.
+        config = policy.config
+        is_plain = all(type(step).__module__.startswith("lerobot.") for step in (*before.steps, *after.steps))
+        self._samples = config.type not in _WITHOUT_NOISE or not is_plain
+        self._has_queue = not self._samples and config.temporal_ensemble_coeff is None
         self._check_features(env_spec)
         self._rows = [_Row(policy, self._state_of(0))]
 
@@ -246,7 +251,9 @@ class LerobotPolicy(AdaptedPolicy):
 
     def _act(self, row: _Row, observation: Any) -> Any:
         with self._torch.inference_mode(), self._sampling_from(row):
-            batch = self._before(self._batch(observation, row.task))
+            batch: dict[str, Any] = {}
+            if not (self._has_queue and row.policy._action_queue):  # noqa: SLF001 - it has no public name
+                batch = self._before(self._batch(observation, row.task))
             action = self._after(row.policy.select_action(batch))
         return action[0].cpu().numpy().astype(self._action_space.dtype)
 
@@ -263,6 +270,9 @@ class LerobotPolicy(AdaptedPolicy):
     @contextmanager
     def _sampling_from(self, row: _Row) -> Iterator[None]:
         """Sample from the row's random numbers: LeRobot's policies use torch's global generator."""
+        if not self._samples:
+            yield
+            return
         device = self.wrapped.config.device
         cuda = self._torch.cuda if str(device).startswith("cuda") else None
         outside = self._torch.get_rng_state()
