@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from rollout_cli.run.evaluate import evaluate as evaluate
     from rollout_cli.run.evaluation import Evaluation as Evaluation, PolicyResult as PolicyResult
     from rollout_cli.run.merge import merge as merge
+    from rollout_cli.run.push import PushSummary as PushSummary, push as push
     from rollout_cli.run.replay import replay as replay
     from rollout_cli.run.tally import CollectResult as CollectResult
     from rollout_cli.samplers.local_sampler import LocalSampler as LocalSampler
@@ -99,6 +100,7 @@ _HOMES = {
     "run.evaluate": ("evaluate",),
     "run.evaluation": ("Evaluation", "PolicyResult"),
     "run.merge": ("merge",),
+    "run.push": ("PushSummary", "push"),
     "run.replay": ("replay",),
     "run.tally": ("CollectResult",),
     "samplers.local_sampler": ("LocalSampler",),

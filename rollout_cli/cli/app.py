@@ -42,7 +42,7 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "convert": change.convert,
         "relabel": change.relabel,
     },
-    "Share": {"import": share.import_, "export": share.export, "card": share.card},
+    "Share": {"import": share.import_, "export": share.export, "card": share.card, "push": share.push},
 }
 """The dataset commands by help panel; each panel has its own module."""
 

@@ -1,4 +1,4 @@
-"""The commands that make files to share: `rollout export`, `card` and `policy pack`."""
+"""The commands that share a dataset or policy: `rollout export`, `card`, `push` and `policy pack`."""
 
 from __future__ import annotations
 
@@ -138,6 +138,38 @@ def card(
     kind = "folder" if members_of(folder) else "dataset"
     document = {kind: str(folder), "path": str(path)}
     show(document, {kind: folder, "card": path}, as_json=json, quiet=quiet, path=path)
+
+
+def push(
+    folder: Folder,
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.")],
+    *,
+    private: Annotated[bool, flag("--private", help="Create a private repository.")] = False,
+    revision: Annotated[
+        str | None, flag("--revision", metavar="BRANCH", help="Branch, created if missing. (default: main)")
+    ] = None,
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Upload a complete dataset to the Hugging Face Hub, in one commit.
+
+    Needs `pip install huggingface_hub`, and HF_TOKEN or `hf auth login`.
+    """
+    from rollout_cli.run.push import push as pushed  # noqa: PLC0415 - imports numpy and pyarrow
+
+    if quiet or json:
+        os.environ.setdefault(
+            "HF_HUB_DISABLE_PROGRESS_BARS", "1"
+        )  # The library reads it when it is imported.
+    with user_output_on_stderr():
+        summary = pushed(folder, repository, private=private, revision=revision)
+    rows = {
+        "pushed": summary.address,
+        "load": summary.uri,
+        "commit": summary.commit,
+        "episodes": f"{summary.episodes:,}",
+    }
+    show(asdict(summary), rows, as_json=json, quiet=quiet, path=summary.address)
 
 
 def _references(text: str) -> tuple[str | float, str | float]:

@@ -273,6 +273,7 @@ def has_no_dataset(root: Path) -> bool:
 
 def check_folder(root: Path, *, overwrite: bool) -> None:
     """Raise `DatasetExistsError` if `root` is not empty, unless it holds a dataset that may be replaced."""
+    file_store(root)  # Refuses a URI that is only read.
     if not _names(root):
         return
     if not overwrite:
@@ -352,6 +353,7 @@ def remove_temporary(files: FileStore, root: Path) -> None:
 def check_free_space(root: Path) -> str | None:
     """Check that `root` is writable, before workers start; return a warning if little space is free."""
     if isinstance(root, RemotePath):
+        file_store(root)  # As above.
         root.check_server()
         return None
     with accessing(root):

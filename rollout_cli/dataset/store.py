@@ -156,12 +156,11 @@ def has_rename(root: Path) -> bool:
 
 
 def file_store(root: Path) -> FileStore:
-    """Return the store of the folder `root`."""
-    return (
-        (RemoteStore() if has_rename(root) else ObjectStore())
-        if isinstance(root, RemotePath)
-        else FileStore()
-    )
+    """Return the store of the folder `root`; raise `UsageError` for a dataset of the Hub, which is only read."""
+    if not isinstance(root, RemotePath):
+        return FileStore()
+    root.check_writable()
+    return RemoteStore() if has_rename(root) else ObjectStore()
 
 
 def tidy_up(error: BaseException, action: Callable[[], object]) -> None:

@@ -48,6 +48,9 @@ from rollout_cli.errors import DatasetFormatError
 from rollout_cli.seeding.seeds import env_seeds
 from rollout_cli.sources.remote import RemotePath, folder_of
 
+_GIT_FILE = ".gitattributes"
+"""A file that every repository of the Hugging Face Hub has."""
+
 _Start = tuple[int | None, int | None]
 """The first id and number of a segment; None if unknown, after an unreadable file."""
 
@@ -371,7 +374,7 @@ def _check_names(report: VerifyReport) -> None:
                 report.unexpected += sorted(
                     {path for path in inside if isinstance(path, RemotePath) or not path.is_dir()} - ours
                 )
-        elif top.name not in (*DATASET_ENTRIES, LOCK_NAME) and not top.name.startswith(ASIDE):
+        elif top.name not in (*DATASET_ENTRIES, LOCK_NAME, _GIT_FILE) and not top.name.startswith(ASIDE):
             report.notes.append(f"{top.name} does not belong to the dataset")
     report.notes += [f"{report.name(path)} does not belong to the dataset" for path in report.unexpected]
     if not (root / "README.md").is_file():

@@ -1,5 +1,7 @@
 """Folders by URI, such as `s3://bucket/folder?region=eu-west-1`: paths whose files pyarrow reads and writes.
 
+`hf://datasets/OWNER/NAME` is only read.
+
 A `RemotePath` has the complete URI in its parts, so it can be pickled, compared and joined like other paths.
 It has no connection: each process connects on first use, which imports `pyarrow.fs`.
 """
@@ -12,7 +14,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
@@ -26,16 +28,20 @@ _OPTIONS = {
     "s3": ("endpoint_override", "scheme", "region", "anonymous"),
     "gs": ("endpoint_override", "scheme", "anonymous"),
     "hdfs": ("user", "replication", "kerb_ticket"),
+    "hf": (),
 }
 """The schemes and the options of their URIs."""
-_OBJECT_STORES = ("s3", "gs")
+_OBJECT_STORES = ("s3", "gs", "hf")
 """The schemes of object stores, where files appear atomically and cannot be renamed; others are file systems."""
 _HINTS = {
     "s3": "check the bucket, its region, the endpoint, and the credentials (AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, or a profile of ~/.aws)",
     "gs": "check the bucket, and the credentials (GOOGLE_APPLICATION_CREDENTIALS)",
     "hdfs": "check the name node, and HADOOP_HOME, JAVA_HOME and CLASSPATH",
+    "hf": "check the name, the revision and the network; a private dataset needs HF_TOKEN, or `hf auth login`; "
+    "HF_ENDPOINT is the address of another server",
 }
+_HUB_PARTS = 2  # OWNER and NAME.
 _ATTEMPTS = 4
 _CONNECT_SECONDS = 5.0
 _SILENT_SECONDS = 15.0
@@ -78,21 +84,34 @@ def folder_of(value: Path | str) -> Path:
             code="uri-unknown",
             hint=f"use a folder, or a URI with one of: {storages}",
         )
+    names = PurePosixPath(rest.lstrip("/")).parts
+    _check_hub(scheme, place, names)
     options = parse_qsl(query, keep_blank_values=True)
     for name, choice in options:
         if name not in _OPTIONS[scheme]:
-            names = ", ".join(_OPTIONS[scheme])
+            known = ", ".join(_OPTIONS[scheme])
             raise UsageError(
                 f"a {scheme}:// URI has no option {name!r}",
                 code="uri-option",
-                hint=f"use one of: {names}; {_HINTS[scheme]}",
+                hint=f"use one of: {known}; {_HINTS[scheme]}" if known else f"omit it; {_HINTS[scheme]}",
             )
         if name == "anonymous" and choice not in ("true", "false"):
             raise UsageError(
                 f"anonymous is {choice!r} in {text}", code="uri-option", hint="use true or false"
             )
     query = "&".join(f"{name}={quote(value, safe=':')}" for name, value in options)
-    return RemotePath(f"{scheme}:{place}?{query}", *PurePosixPath(rest.lstrip("/")).parts)
+    return RemotePath(f"{scheme}:{place}?{query}", *names)
+
+
+def _check_hub(scheme: str, place: str, names: Sequence[str]) -> None:
+    """Raise UsageError for a URI of the Hugging Face Hub without the name of a dataset."""
+    if scheme == "hf" and (place != "datasets" or len(names) < _HUB_PARTS):
+        uri = "/".join((place, *names))
+        raise UsageError(
+            f"hf://{uri} is not a dataset of the Hugging Face Hub",
+            code="uri-not-a-hub-dataset",
+            hint="use hf://datasets/OWNER/NAME, or hf://datasets/OWNER/NAME@REVISION/FOLDER",
+        )
 
 
 class RemotePath(PosixPath):
@@ -149,7 +168,7 @@ class RemotePath(PosixPath):
             yield _connect(*self._origin)
         except (FileNotFoundError, NotADirectoryError):
             raise
-        except (OSError, ValueError) as error:  # Arrow raises ValueError for invalid arguments.
+        except _request_errors(self._origin[0]) as error:
             if time.monotonic() - started_at >= _SILENT_SECONDS:
                 _silent_until[self.parts[0]] = time.monotonic() + _PAUSE_SECONDS
             text = " ".join(str(error).split())[:_MAX_CHARACTERS]
@@ -159,11 +178,20 @@ class RemotePath(PosixPath):
             ) from error
 
     def check_server(self) -> None:
-        """Raise `StorageError` unless the bucket exists and the server answers."""
-        top = RemotePath(self.parts[0])
+        """Raise `StorageError` unless the bucket, or the Hub's repository, exists and the server answers."""
+        is_hub = self._origin[0] == "hf"
+        top = RemotePath(*self.parts[: 1 + _HUB_PARTS if is_hub else 1])
         if not top.exists():
-            raise StorageError(
-                f"{top} does not exist", code="bucket-missing", hint=f"create it first, or {self.hint}"
+            hint = self.hint if is_hub else f"create it first, or {self.hint}"
+            raise StorageError(f"{top} does not exist", code="bucket-missing", hint=hint)
+
+    def check_writable(self) -> None:
+        """Raise `UsageError` for a dataset of the Hub, which is written by `rollout push`."""
+        if self._origin[0] == "hf":
+            raise UsageError(
+                f"cannot write to {self}: datasets of the Hub are read, and pushed as a whole",
+                code="uri-read-only",
+                hint="write to a local folder, then run `rollout push`",
             )
 
     # Methods of pathlib.Path, with their contracts.
@@ -310,6 +338,15 @@ _silent_until: dict[str, float] = {}
 """By the first part of a path, the monotonic time until which its server gets no requests."""
 
 
+def _request_errors(scheme: str) -> tuple[type[Exception], ...]:
+    """Return the errors of requests to a server; Arrow raises ValueError for invalid arguments."""
+    if scheme != "hf":
+        return OSError, ValueError
+    from rollout_cli.sources.hub import http_errors  # noqa: PLC0415 - imports pyarrow
+
+    return http_errors()
+
+
 @cache
 def _connect(scheme: str, place: str, query: str) -> Any:
     """Return the file system of a path's first part; requests fail after several attempts or a minute."""
@@ -331,6 +368,10 @@ def _connect(scheme: str, place: str, query: str) -> Any:
             retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
             **options,
         )
+    if scheme == "hf":
+        from rollout_cli.sources.hub import file_system  # noqa: PLC0415 - imports pyarrow
+
+        return file_system()
     if scheme == "gs":
         return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_SECONDS), **options)
     return fs.HadoopFileSystem.from_uri(f"hdfs://{place}/" + (f"?{query}" if query else ""))

@@ -18,7 +18,7 @@ from rollout_cli.dataset.committed import read_committed
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.repair import repair_dataset
-from rollout_cli.dataset.store import RemoteStore
+from rollout_cli.dataset.store import RemoteStore, file_store
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import StorageError, UsageError
 from rollout_cli.sources import remote
@@ -63,6 +63,16 @@ def test_a_uri_is_a_path_that_keeps_its_options() -> None:
     assert path == path.absolute() == path.resolve()
 
 
+def test_a_uri_of_the_hub_has_a_revision_and_cannot_be_written() -> None:
+    path = folder_of("hf://datasets/me/d@feature%2Fx/part")
+    assert isinstance(path, RemotePath)
+    assert "hf://datasets/me/d@feature%2Fx/part/meta/info.json" == str(path / "meta" / "info.json")
+    assert path == pickle.loads(pickle.dumps(path))
+    with raises(UsageError, "uri-read-only", path) as caught:
+        file_store(path)
+    assert "rollout push" in caught.value.hint
+
+
 def test_a_file_uri_and_a_plain_name_are_local_paths() -> None:
     assert Path("/data/my runs") == folder_of("file:///data/my%20runs")
     for name in ("runs/1", "c:x", "s3:", "a?b", "/x//y"):
@@ -88,6 +98,11 @@ def test_what_would_leave_the_uri_for_the_disk_of_this_machine_is_an_error() -> 
         ("http://host/x", "uri-unknown", "http://host"),
         ("file://host/x", "uri-unknown", "file://host"),
         (Path("s3://bucket/x"), "uri-as-path", "bucket/x"),
+        (Path("hf://datasets/me/d"), "uri-as-path", "me/d"),
+        ("hf://datasets/me", "uri-not-a-hub-dataset", "hf://datasets/me"),
+        ("hf://me/d", "uri-not-a-hub-dataset", "hf://me/d"),
+        ("hf://datasets/me/d?token=secret", "uri-option", "'token'"),
+        ("hf://me:secret@datasets/me/d", "uri-credentials", "hf://"),
     ],
 )
 def test_a_uri_that_cannot_be_used_is_a_usage_error(uri: Any, code: str, value: str) -> None:

@@ -18,6 +18,7 @@ FURTHER = (
     "check",
     "evaluate",
     "films",
+    "hub",
     "learning",
     "loaders",
     "object_store",
