@@ -147,7 +147,7 @@ class CollectConfig:
         metavar="HEX", commands=("collect", "exact"), when_rerun=None)
     policy_process: bool = _code(
         "Load the policy in one process. All workers ask it, which saves memory; it needs the extra [serve].",
-        default=False, commands=("collect", "exact"), when_rerun=False,
+        default=False, commands=("collect", "exact", "evaluate"), when_rerun=False,
         excludes=(Rule("sampler", "ray", reason="workers on other machines cannot reach the process",
                        hint="start `rollout serve` on a machine that all can reach, and pass {policy=serve:ws://…}"),))
     env: types.Text | None = _code(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import glob
+import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
+from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import AnyChunk, episode_returns
 from rollout_cli.episodes.infos import SUCCESS_INFOS
@@ -23,11 +27,13 @@ from rollout_cli.progress import Progress, showing
 from rollout_cli.run.collect import collect
 from rollout_cli.run.evaluation import Evaluation
 from rollout_cli.run.request import check_pins, completed, env_of, exploring, policy_of, sampler_of
+from rollout_cli.run.serve import policy_process
 from rollout_cli.run.signals import stop_on_signals
 from rollout_cli.samplers.keep import Judge
 from rollout_cli.samplers.nesting import refuse_in_worker
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.seeding.seeds import draw_root_seed
+from rollout_cli.sources.loading import reporting
 from rollout_cli.sources.remote import folder_of
 
 Reference = str | float
@@ -161,12 +167,20 @@ def evaluate_config(
 
 @dataclass(frozen=True, slots=True)
 class _GivenSource:
-    """The source of a policy that a program passes as an object."""
+    """The source of a policy that a program passes as an object, pickled: each worker has a copy of its own."""
 
-    policy: Any
+    pickled: bytes
+
+    @classmethod
+    def of(cls, policy: Any) -> _GivenSource:
+        with reporting(
+            PolicyLoadError, "the policy cannot be pickled", code="pickle-failed", hint="pass a SPEC instead"
+        ):
+            return cls(cloudpickle.dumps(policy))
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        return adapt_policy(self.policy, env_spec, deterministic=deterministic)
+        policy = pickle.loads(self.pickled)  # noqa: S301 - by this program
+        return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> Record:
         return {"scheme": None, "path": None, "sha256": None, "options": {}}
@@ -231,25 +245,27 @@ def _sample(
 ) -> None:
     """Run the episodes of each policy on the same workers, and add what they gave to `outcomes`."""
     env = env_of(config)
-    sources = [_source(candidate.policy, config) for candidate in candidates]
+    policies = [_served(candidate.policy, config, env) for candidate in candidates]
     numbers = config.run_numbers
-    with (
-        stop_on_signals() as signals,
-        sampler_of(config, sources[0], env, warn=progress.warn) as sampler,
-    ):
-        signals.stop = lambda _: sampler.request_stop()
-        sampler.start_worker()
-        progress.begin()
-        for place, source in enumerate(sources):
-            # The workers are built with the first policy.
-            update = source if place else None
-            outcome = _Outcome(numbers, expressions)
-            watched = _Watched(progress, outcome)
-            for chunk in sampler.stream(Episodes(numbers.start, numbers.stop), agent_update=update):
-                watched.add(chunk)
-            if signals.received is not None:
-                raise signals.error(f"the evaluation was ended by {signals.name}")
-            outcomes.append(outcome)
+    with stop_on_signals() as signals, ExitStack() as process:
+        # The workers are built with the first policy.
+        first = process.enter_context(policies[0])
+        with sampler_of(config, first, env, warn=progress.warn) as sampler:
+            signals.stop = lambda _: sampler.request_stop()
+            sampler.start_worker()
+            progress.begin()
+            for policy in policies:
+                update = None
+                if outcomes:
+                    process.close()  # No episode of the policy before is left.
+                    update = process.enter_context(policy)
+                outcome = _Outcome(numbers, expressions)
+                watched = _Watched(progress, outcome)
+                for chunk in sampler.stream(Episodes(numbers.start, numbers.stop), agent_update=update):
+                    watched.add(chunk)
+                if signals.received is not None:
+                    raise signals.error(f"the evaluation was ended by {signals.name}")
+                outcomes.append(outcome)
 
 
 def _collect(
@@ -288,12 +304,14 @@ def _folders(candidates: Sequence[_Candidate], output: Path) -> list[Path]:
     return folders
 
 
-def _source(policy: Any, config: CollectConfig) -> PolicySource:
-    """Return the source of a policy with the exploration noise of the configuration."""
+def _served(policy: Any, config: CollectConfig, env: EnvSource) -> AbstractContextManager[PolicySource]:
+    """Return the source of a policy, with the exploration noise and the policy process of the configuration."""
     if isinstance(policy, str):
-        source, _ = policy_of(replace(config, policy=policy))
-        return source
-    return exploring(_GivenSource(policy), config)
+        config = replace(config, policy=policy)
+        source, _ = policy_of(config)
+    else:
+        source = exploring(_GivenSource.of(policy), config)
+    return policy_process(config, source, env)
 
 
 def _success(expressions: Sequence[str], outcomes: Sequence[_Outcome], *, is_given: bool) -> str:

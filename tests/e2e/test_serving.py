@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +18,10 @@ import pytest
 import setproctitle
 
 import rollout_cli
+from rollout_cli.errors import PolicyLoadError
 from tests.faults.meddling import committed
 from tests.helpers.datasets import assert_same_data, source_of
+from tests.helpers.errors import raises
 from tests.helpers.policies import push
 from tests.helpers.processes import Running, called, marked, rollout, running
 from tests.helpers.thorough import usually
@@ -71,6 +75,26 @@ class InServer:
         assert "rollout-policy-server" == setproctitle.getproctitle()
 
     def get_action(self, observation: Any) -> Any:
+        return push(observation), {}
+
+
+class Pushing:
+    """A policy of a program, with a value of its own."""
+
+    def __init__(self, scale: Any) -> None:
+        self.scale = scale
+
+    def get_action(self, observation: Any) -> Any:
+        return push(observation) * np.float32(self.scale), {}
+
+
+class Waiting:
+    """Waits in its first action until a test has killed a process, if the variable WAIT is 1."""
+
+    def get_action(self, observation: Any) -> Any:
+        Path("waiting").touch()
+        while os.environ["WAIT"] == "1" and not Path("go").exists():
+            time.sleep(0.01)
         return push(observation), {}
 
 
@@ -239,6 +263,58 @@ def test_check_and_tune_use_the_process_too() -> None:
     called("check", *words, "--policy-process", "--seconds", "60")
     called("tune", *words, "--policy-process", "--seconds", "0.05")
     called("check", *words, "--seconds", "60", code=3)
+
+
+@pytest.mark.parametrize("kept", [(), ("--output", "out")], ids=["returns", "datasets"])
+def test_evaluate_serves_each_policy(tmp_path: Path, kept: tuple[str, ...]) -> None:
+    """One after the other, with the returns of policies in the workers, and no process outlives it."""
+    policies = ("--policy", f"{POLICY}OwnNoisePolicy", "--policy", "random", "--policy", f"{HERE}Everything")
+    words = ("evaluate", *policies, *ENV[:-1], "--episodes", "8", "--workers", "2", "--json")
+    expected = json.loads(called(*words).stdout)
+    with running([*words, "--policy-process", *kept], cwd=tmp_path) as run:
+        ran = run.end()
+    assert 0 == ran.code, ran.said
+    assert () == ran.left
+    served = json.loads(ran.stdout)
+    for result in (*expected["policies"], *served["policies"]):
+        del result["path"]
+    assert expected == served
+    assert 3 == len(served["policies"])
+    called("evaluate", "--policy", f"{HERE}InServer", *ENV[:2], "--episodes", "2", "--policy-process")
+
+
+def test_objects_are_evaluated_in_processes_of_their_own() -> None:
+    policies = {"a": Everything(), "b": Pushing(0.5)}
+    options: dict[str, Any] = {"env": ENV[1], "episodes": 6, "seed": 7, "workers": 2}
+    here, served = (
+        rollout_cli.evaluate(policies, policy_process=process, **options) for process in (False, True)
+    )
+    assert np.array_equal(here.returns, served.returns)
+    assert not np.array_equal(here.returns[0], here.returns[1])
+    with raises(PolicyLoadError, "pickle-failed"):
+        rollout_cli.evaluate({"a": Pushing(threading.Lock())}, policy_process=True, **options)
+
+
+def test_a_killed_worker_or_server_of_an_evaluation(tmp_path: Path) -> None:
+    """A new worker gets the policy that is evaluated, whose server alone runs; a lost server ends the evaluation."""
+    words = ["evaluate", "--policy", "random", "--policy", f"{HERE}Waiting", *ENV[:-1], "--episodes", "8"]
+    expected = json.loads(called(*words, "--json", cwd=tmp_path, env={"WAIT": "0"}).stdout)
+    for killed in ("worker", "server"):
+        for path in tmp_path.iterdir():
+            path.unlink()
+        with running([*words, "--json", "--policy-process"], cwd=tmp_path, env={"WAIT": "1"}) as run:
+            run.wait_until((tmp_path / "waiting").exists)
+            (server,) = (each for each in marked(run.mark) if "policy-server" in " ".join(each.cmdline()))
+            os.kill((run.workers()[0] if killed == "worker" else server).pid, signal.SIGKILL)
+            (tmp_path / "go").touch()
+            ran = run.end()
+        assert () == ran.left
+        document = json.loads(ran.stdout)
+        if killed == "worker":
+            assert expected["policies"] == document["policies"]
+        else:
+            assert 3 == ran.code, ran.said
+            assert "server-lost" == document["error"]["code"]
 
 
 def test_ray_cannot_reach_the_process() -> None:
