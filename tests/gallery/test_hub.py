@@ -91,9 +91,9 @@ def test_a_pushed_dataset_is_read_by_its_uri(hub: Hub, local: Path) -> None:
 
 
 def test_one_episode_needs_only_its_part_of_a_file(hub: Hub, tmp_path: Path) -> None:
-    called(*COLLECT[:3], "--timesteps", "60000", "--seed", "1", "--quiet", "--output", tmp_path / "d")
+    called(*COLLECT[:3], "--timesteps", "400000", "--seed", "1", "--quiet", "--output", tmp_path / "d")
     push(tmp_path / "d", "me/d")
-    load("hf://datasets/me/d")[3].rewards  # noqa: B018 - it reads
+    load("hf://datasets/me/d")[3].observations  # noqa: B018 - it reads
     (file,) = (tmp_path / "d").glob("data/*/*")
     (sent,) = (n_bytes for path, n_bytes in hub.sent.items() if "/data/" in path)
     assert 0 < sent < file.stat().st_size / 2
