@@ -124,6 +124,22 @@ class Drawing:
         return int(np.random.randint(2)), {}
 
 
+class Counting:
+    """Takes each action for three steps."""
+
+    def __init__(self) -> None:
+        self.n_steps = 0
+
+    def get_action(self, observation: Any) -> Any:
+        self.n_steps += 1
+        return self.n_steps // 3 % 2, {}
+
+
+COUNTING = Counting()
+LOCKED = Counting()
+LOCKED.lock = threading.Lock()  # type: ignore[attr-defined]
+
+
 class Failing:
     """Fails in the way that the first number of the observation says."""
 
@@ -158,6 +174,19 @@ def test_two_sessions_do_not_change_each_other() -> None:
         turns = [actions(policy, 5) for policy in (first, second) * 4]
     assert len(set(expected)) > 1
     assert expected == [*chain(*turns[::2])] == [*chain(*turns[1::2])]
+
+
+def test_two_sessions_do_not_share_an_object_of_a_module() -> None:
+    """Each has a copy, of the state that the module gave it."""
+    with served("tests.policies.test_serving:COUNTING") as source:
+        policies = [source.load(spec_of("CartPole-v1")) for _ in range(2)]
+        for _ in range(3):
+            policies[0].get_action(np.zeros(4, np.float32))
+        late = source.load(spec_of("CartPole-v1"))
+        for policy in (policies[1], late):
+            assert [0, 0, 1] == [policy.get_action(np.zeros(4, np.float32))[0] for _ in range(3)]
+    with served("tests.policies.test_serving:LOCKED") as source, raises(PolicyLoadError, "pickle-failed"):
+        source.load(spec_of("CartPole-v1"))
 
 
 @pytest.mark.parametrize(

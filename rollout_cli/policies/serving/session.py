@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
+
+import cloudpickle
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import space_from_json
 from rollout_cli.errors import DatasetFormatError, PolicyError, PolicyLoadError
 from rollout_cli.policies.adapt import policy_class
 from rollout_cli.policies.policy import AdaptedPolicy, PolicySource
+from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.serving.wire import ATTRIBUTES, BadMessageError
+from rollout_cli.policies.source import UserPolicySource
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import seed_globals, torch_has_drawn
 from rollout_cli.sources.loading import reporting
@@ -67,7 +73,7 @@ class Session:
     def _loaded(self, spec: EnvSpec, seeding: tuple[int, int | str], *, deterministic: bool) -> AdaptedPolicy:
         seed_globals(*seeding)
         with reporting(PolicyLoadError, "the policy cannot be loaded", code="policy-load"):
-            return self._source.load(spec, deterministic=deterministic)
+            return _own_copy(self._source).load(spec, deterministic=deterministic)
 
     def call(self, calls: Any) -> Any:
         """Make calls in order, each a verb and its arguments, and return the result of the last one.
@@ -99,6 +105,24 @@ class Session:
             self._is_watched = True
             self._seeder.watch(policy=self._policy)
         return result
+
+
+def _own_copy(source: PolicySource) -> PolicySource:
+    """Return a source that does not load an object of a module: all clients would share it and its state."""
+    if isinstance(source, MixSource):
+        return replace(source, sources=tuple(map(_own_copy, source.sources)))
+    if not isinstance(source, UserPolicySource) or source.source.data is not None:
+        return source
+    item = source.source.load(PolicyLoadError)
+    if inspect.isroutine(item) or inspect.isclass(item):
+        return source
+    with reporting(
+        PolicyLoadError,
+        f"{source.source.spec} cannot be pickled, but each client of a server needs a copy of it",
+        code="pickle-failed",
+        hint="use a class or a factory, which each client calls",
+    ):
+        return replace(source, source=replace(source.source, data=cloudpickle.dumps(item)))
 
 
 def _checked(calls: Any) -> Iterator[tuple[str, list[Any]]]:
