@@ -1,7 +1,7 @@
 """Env SPECs: sources of environments, from the string of `--env` or the objects of the Python API.
 
 A SPEC is a gymnasium id (`CartPole-v1`, `module:Env-v0`), an EnvSpec as JSON (`file.json`), a pickle
-(`file.pkl`), or `module:attr`. An id after a colon has a version or a slash, which distinguishes it from an
+(`file.pkl`), an environment of a JAX family (`gymnax:CartPole-v1`), or `module:attr`. An id after a colon has a version or a slash, which distinguishes it from an
 attribute. A wrapper's SPEC is `module:attr`, or the name of a class of `gymnasium.wrappers`.
 """
 
@@ -29,6 +29,8 @@ from rollout_cli.envs.building import (
     register_home,
 )
 from rollout_cli.envs.describe import AutoresetMode
+from rollout_cli.envs.functional.families import family_factory, is_family
+from rollout_cli.envs.functional.protocol import FunctionalEnv, is_functional
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, misspelt
 from rollout_cli.keywords import Keywords, Record
 from rollout_cli.sources.loading import (
@@ -82,39 +84,53 @@ class EnvSource:
     source: Source | None = None
     wrappers: tuple[WrapperSource, ...] = ()
 
-    def build(self) -> Env:
+    def build(self) -> Env | FunctionalEnv:
         """Build a new environment, independent of all others, or raise EnvLoadError.
 
         `gymnasium.make` is called without PassiveEnvChecker, OrderEnforcing and TimeLimit, which cost a tenth
         of a small environment's step. The worker counts the steps of the limit, which `time_limit_of` returns.
         """
         env = self._build()
+        if isinstance(env, gymnasium.Env):
+            return self._wrapped(env)
+        if self.wrappers:
+            raise EnvLoadError(
+                f"{self.wrappers[0].spec} wraps gymnasium environments, but {self.label} is a JAX environment",
+                code="wrapper-vector",
+                hint="omit {wrapper}, or use a factory that returns a wrapped FunctionalEnv",
+            )
+        return env
+
+    def _wrapped(self, env: Env) -> Env:
         for wrapper in self.wrappers:
             env = checked_env(wrapper.wrap(env), wrapper.spec)
         return env
 
-    def _build(self) -> Env:
+    def _build(self) -> Env | FunctionalEnv:
         resolved = self.resolve()
         if isinstance(resolved, GymSpec):
             return _make_env(resolved, self.kwargs, self.label, is_wrapped=bool(self.wrappers))
-        if not isinstance(resolved, gymnasium.Env):
+        is_built = isinstance(resolved, gymnasium.Env) or is_functional(resolved)
+        if not is_built:
             if callable(resolved):
                 resolved = call_builder(resolved, self.kwargs, self.label)
-            return checked_env(resolved, self.label)
+            return resolved if is_functional(resolved) else checked_env(resolved, self.label)
         if self.kwargs:
             raise EnvLoadError(
                 f"{self.label} is an environment instance, which does not take the arguments {[*self.kwargs]}",
                 code="env-argument",
                 hint="pass a class, a factory or a gymnasium EnvSpec, or omit the arguments",
             )
-        if self.source is None or self.source.data is None:
+        if isinstance(resolved, gymnasium.Env) and (self.source is None or self.source.data is None):
             # An environment in a module would be the same object in every build of a process.
             return as_env_source(resolved).build()
         return resolved
 
     def resolve(self) -> Any:
         """Return the gymnasium EnvSpec, class, factory or environment of the SPEC; raise EnvLoadError if unknown."""
-        return _registered_spec(self.spec) if self.source is None else self.source.load(EnvLoadError)
+        if self.source is not None:
+            return self.source.load(EnvLoadError)
+        return family_factory(self.spec) if is_family(self.spec) else _registered_spec(self.spec)
 
     def describe(self) -> Record:
         """Return the record in info.json: `spec`, `kwargs`, and `path` and `sha256` of a file or module."""
@@ -161,7 +177,8 @@ def env_source(
         return EnvSource(parsed.id, spec, options, replace(file, data=pickle.dumps(parsed)), wrappers)
     if is_file(spec):
         return EnvSource(Path(spec).name, spec, options, Source.read(spec, EnvLoadError), wrappers)
-    source = Source.find(spec, EnvLoadError) if is_module_attribute(spec) else None
+    is_users = is_module_attribute(spec) and not is_family(spec)
+    source = Source.find(spec, EnvLoadError) if is_users else None
     return EnvSource(spec, spec, options, source, wrappers)
 
 
@@ -196,8 +213,9 @@ def as_env_source(env: Any) -> EnvSource:
         return env
     if isinstance(env, str):
         return env_source(env)
-    refuse_agents(env, name_of(env))
-    if not isinstance(env, GymSpec | gymnasium.Env) and not callable(env):
+    if not is_functional(env):
+        refuse_agents(env, name_of(env))
+    if not isinstance(env, GymSpec | gymnasium.Env) and not (callable(env) or is_functional(env)):
         raise EnvTypeError(
             f"an object of type {type(env).__name__} is not an environment",
             code="env-type",

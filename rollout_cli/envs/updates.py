@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from rollout_cli.envs.building import Env, call_builder
+from rollout_cli.envs.functional.protocol import is_functional
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.errors import EnvError, EnvLoadError, EnvTypeError
 from rollout_cli.sources.loading import Source, name_of, reporting
@@ -203,6 +204,8 @@ def updated_env(
     if isinstance(env_update, EnvUpdate):
         with reporting(EnvLoadError, f"{type(env_update).__name__} failed", code="env-update"):
             env = env_update(old_env)
+        if is_functional(env):
+            return env
         check_env(env, kind, hint=f"return an environment from {type(env_update).__name__}")
         return env
     if old_env is not env_update:

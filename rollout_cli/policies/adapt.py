@@ -15,6 +15,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.keywords import Keywords
+from rollout_cli.policies.functional import METHOD, FunctionalPolicy
 from rollout_cli.policies.networks import TorchPolicy, is_torch_module
 from rollout_cli.policies.policy import (
     ACCEPTED,
@@ -32,7 +33,7 @@ from rollout_cli.sources.loading import name_of, reporting
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
     """Adapt a policy object to a Policy.
 
-    The first match decides: an object with `get_action` or `get_actions`; an object with `predict`; a
+    The first match decides: an object with `jax_act`; with `get_action` or `get_actions`; an object with `predict`; a
     `torch.nn.Module`; a callable that returns an action. Calls check the structure of results (pairs,
     dictionaries, one row per observation), but not the actions.
 
@@ -89,7 +90,7 @@ def instantiate(candidate: Any, env_spec: EnvSpec, options: Keywords) -> Any:
     takes_spec = _takes_keyword(candidate, "env_spec", by_name=True)
     if not inspect.isclass(candidate):
         is_factory = callable(candidate) and (takes_spec or _takes_positional(candidate, 0, **options))
-        acts = _offers("get_action", "get_actions", "predict")
+        acts = _offers(METHOD, "get_action", "get_actions", "predict")
         if acts(candidate) or not is_factory or is_torch_module(candidate):
             if options:
                 raise PolicyLoadError(
@@ -420,6 +421,7 @@ def _offers(*verbs: str) -> Callable[[Any], bool]:
 
 
 _KINDS: Sequence[tuple[Callable[[Any], bool], Callable[..., AdaptedPolicy]]] = (
+    (_offers(METHOD), FunctionalPolicy),
     (_offers("get_action", "get_actions"), _CompletedPolicy),
     (_offers("predict"), PredictPolicy),
     (is_torch_module, TorchPolicy),

@@ -10,8 +10,10 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from rollout_cli.envs.describe import env_spec_of
+from rollout_cli.envs.functional.protocol import FunctionalEnv, is_functional
 from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
+from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import ArgumentError, EnvLoadError
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
@@ -19,7 +21,7 @@ from rollout_cli.workers.native.engine import NativeEngine
 from rollout_cli.workers.native.rows import NativeRows
 from rollout_cli.workers.rows.lockstep import LockstepRows
 from rollout_cli.workers.rows.sequential import SequentialRows, TrialRows
-from rollout_cli.workers.worker import Engine, Setting, Worker
+from rollout_cli.workers.worker import OVERRIDABLE, Engine, Setting, Worker
 
 
 class DefaultWorker(Worker):
@@ -36,13 +38,18 @@ class DefaultWorker(Worker):
     """
 
     _env_updates: Sequence[Any] = ()  # The last updates; with `fresh_env` they build each environment.
+    _functional: FunctionalEnv | None = None  # The JAX environment of all rows.
 
     def update_env(self, env_update: Any) -> None:
         if env_update is None:
             return
-        check_env(
-            env_update, gymnasium.Env, hint="use VecWorker for vector environments and lists", or_update=True
-        )
+        if not is_functional(env_update):
+            check_env(
+                env_update,
+                gymnasium.Env,
+                hint="use VecWorker for vector environments and lists",
+                or_update=True,
+            )
         self._update_rows([env_update])
 
     def _update_rows(self, updates: Sequence[Any]) -> None:
@@ -52,10 +59,17 @@ class DefaultWorker(Worker):
                 check_makes_new(update)
         self._forget()
         envs = []
-        for old, update in zip(self._envs or [None] * len(updates), updates, strict=True):
+        n_rows = len(updates)
+        self._functional = None
+        old_envs = self._envs if len(self._envs) == n_rows else [None] * n_rows
+        for old, update in zip(old_envs, updates, strict=True):
             # Every row has the same seed: an episode must not depend on its row.
             seed_globals(self._seed, SETUP)
-            envs.append(updated_env(old, update, gymnasium.Env))
+            env = updated_env(old, update, gymnasium.Env)
+            if not isinstance(env, gymnasium.Env):
+                self._use_functional(env)
+                return
+            envs.append(env)
         spec, *others = [env_spec_of(env, self._limit) for env in envs]
         for row, other in enumerate(others, 1):
             if other != spec:
@@ -71,7 +85,45 @@ class DefaultWorker(Worker):
         # A policy may sample from the spaces: its draws must not depend on when the environment was rebuilt.
         self._use_spec(copy.deepcopy(spec) if self._fresh_env else spec)
 
+    def _use_functional(self, env: FunctionalEnv) -> None:
+        """Use a JAX environment for all rows."""
+        from rollout_cli.envs.functional.vector import FunctionalVectorEnv  # noqa: PLC0415 - it loads JAX
+
+        reasons = {
+            "fresh_env=True rebuilds": self._fresh_env,
+            "a worker class with reset_env or step_env calls": any(
+                getattr(type(self), name) is not getattr(Worker, name) for name in OVERRIDABLE
+            ),
+            "reset options and tasks go to the resets of": bool(self.rules.reset_options or self.rules.tasks),
+        }
+        for reason, is_set in reasons.items():
+            if is_set:
+                raise EnvLoadError(
+                    f"{reason} gymnasium environments, but this is a JAX environment",
+                    code="env-functional",
+                    hint="omit the option, or wrap the JAX environment as a gymnasium.Env",
+                )
+        self._functional = env
+        vector = FunctionalVectorEnv(env, self._n_envs)
+        self._envs = [vector]
+        self._use_spec(env_spec_of(vector, self._limit))
+
+    def _functional_engine(self, setting: Setting, env: FunctionalEnv) -> Engine:
+        """Return the engine of a JAX environment, which depends on where the policy acts."""
+        from rollout_cli.workers.functional.engine import FunctionalEngine, jax_function  # noqa: PLC0415 - as above
+
+        act = jax_function(setting.policy, SpaceRows(setting.worker.env_spec.action_space))
+        if act is None:
+            return NativeEngine(setting, NativeRows(self._envs[0], self._n_envs, self._seed))
+        return FunctionalEngine(setting, env, act, self._n_envs)
+
+    def _n_queues(self, policy: AdaptedPolicy) -> int:
+        is_alike = self._functional is not None and policy.acts_alike(self._n_envs)
+        return 1 if is_alike else self._n_envs
+
     def _new_engine(self, setting: Setting) -> Engine:
+        if self._functional is not None:
+            return self._functional_engine(setting, self._functional)
         kind: type[SequentialRows | LockstepRows] = LockstepRows
         if self._n_envs == 1 or setting.policy.row_by_row:
             kind = SequentialRows if type(self).predecessors is Worker.predecessors else TrialRows
@@ -162,12 +214,13 @@ class VecWorker(DefaultWorker):
             return
         updates = env_update if isinstance(env_update, list) else [env_update]
         for update in updates:
-            check_env(
-                update,
-                gymnasium.Env,
-                hint="vector environments need vectorization='native'",
-                or_update=True,
-            )
+            if not is_functional(update):
+                check_env(
+                    update,
+                    gymnasium.Env,
+                    hint="vector environments need vectorization='native'",
+                    or_update=True,
+                )
         self._rows_differ = self._rows_differ or updates is env_update
         self._update_rows(one_for_each(env_update, self._n_envs))
 
@@ -186,6 +239,8 @@ class VecWorker(DefaultWorker):
         self._use_spec(env_spec_of(env, self._limit))
 
     def _n_queues(self, policy: AdaptedPolicy) -> int:
+        if self._functional is not None:
+            return super()._n_queues(policy)
         if self._native is not None:
             are_alike = self._native.resets_itself
         else:

@@ -51,6 +51,10 @@ class RowQueues:
         """The lowest number of each queue that is not empty."""
         return [queue[-1] for queue in self._queues if queue]
 
+    def next_numbers(self, count: int) -> list[int]:
+        """Return the next `count` numbers, or fewer, that rows with one queue would take, in order."""
+        return self._queues[0][: -count - 1 : -1]
+
     def has(self, row: int) -> bool:
         """Return True if a number waits for this row."""
         return bool(self._queues[row % len(self._queues)])

@@ -6,8 +6,9 @@ long episodes are copied out before the ring overwrites them, so memory is bound
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Self
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from rollout_cli.episodes.chunk import Chunk, concatenate, in_order
 from rollout_cli.episodes.infos import InfoTable, tabulate
-from rollout_cli.episodes.spaces import Array, Leaf
+from rollout_cli.episodes.spaces import Array, Leaf, map_tree
 from rollout_cli.workers.batches import InfoKey, batch_columns, info_table
 
 InfoGroup = Literal["env", "agent"]
@@ -169,15 +170,49 @@ class RolloutBuffer:
             return
         slot = self.step % self._n_slots
         for key, values, has in batch_columns(infos, self._n_rows):
-            if (group, key) not in self._rings.infos:
-                ring = Ring(self._ring(values.dtype, values.shape[1:]), self._ring(np.bool_))
-                self._rings.infos[group, key] = ring
+            ring = self._info_ring(group, key, values)
             mask = np.ones(self._n_rows, bool) if within is None else within
             if has is not None:
                 mask = mask & has
-            ring = self._rings.infos[group, key]
             ring.values[slot, : self._n_rows][mask] = values[mask]
             ring.has[slot, : self._n_rows] |= mask
+
+    @property
+    def most_block_steps(self) -> int:
+        """The maximum number of steps of a block, if `make_room` is called after each block."""
+        return self._n_slots // 2
+
+    def put_block(
+        self, columns: Iterable[Array], infos: Mapping[InfoGroup, dict[str, Any]], n_steps: int
+    ) -> None:
+        """Record `n_steps` complete steps; call `make_room` afterwards.
+
+        Args:
+            columns: One array (n_steps, n, *shape) per leaf of observations, per leaf of actions, and rewards.
+            infos: Dictionaries of arrays (n_steps, n, ...) by group.
+            n_steps: Number of steps, at most `most_block_steps`.
+        """
+        slots = np.arange(self.step, self.step + n_steps) % self._n_slots
+        # Slices: an index array would copy element by element.
+        edges = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), n_steps]
+        parts = [(slice(slots[low], slots[high - 1] + 1), slice(low, high)) for low, high in pairwise(edges)]
+        pairs = list(zip(self._rings.leaves, columns, strict=True))
+        for group, tree in infos.items():
+            flat = map_tree(lambda values: values.reshape(-1, *values.shape[2:]), tree)
+            for key, values, _ in batch_columns(flat, n_steps * self._n_rows):
+                ring = self._info_ring(group, key, values)
+                pairs.append((ring.values, values.reshape(n_steps, self._n_rows, *values.shape[1:])))
+                pairs.append((ring.has, np.ones((n_steps, self._n_rows), bool)))
+        for ring_values, values in pairs:
+            for slot, part in parts:
+                ring_values[slot, : self._n_rows] = values[part]
+        self.step += n_steps
+
+    def _info_ring(self, group: InfoGroup, key: InfoKey, values: Array) -> Ring:
+        if (group, key) not in self._rings.infos:
+            ring = Ring(self._ring(values.dtype, values.shape[1:]), self._ring(np.bool_))
+            self._rings.infos[group, key] = ring
+        return self._rings.infos[group, key]
 
     def end_step(self) -> bool:
         """Count the step; return True if `make_room` must be called before the next step."""

@@ -1,0 +1,34 @@
+"""The families of JAX environments that a SPEC names, such as `gymnax:CartPole-v1`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rollout_cli.errors import EnvLoadError
+from rollout_cli.sources.loading import needing, reporting
+
+FAMILIES = {"gymnax": "GymnaxEnv"}
+"""By the name of the package, which is also the name of the module here, the class of its environments."""
+
+
+def is_family(spec: str) -> bool:
+    """Return True if an env SPEC names an environment of a family."""
+    family, colon, name = spec.partition(":")
+    return bool(colon and name) and family in FAMILIES
+
+
+def family_factory(spec: str) -> Callable[..., Any]:
+    """Return the function from keyword arguments to the FunctionalEnv that a SPEC names.
+
+    Raises:
+        UsageError: The package of the family or JAX is not installed.
+        EnvLoadError: Importing it fails.
+    """
+    family, _, name = spec.partition(":")
+    problem = f"importing {family!r}, the package of {spec!r}, failed"
+    with reporting(EnvLoadError, problem, code="import-failed"), needing("jax"), needing(family):
+        module = importlib.import_module(f"rollout_cli.envs.functional.{family}")
+    return partial(getattr(module, FAMILIES[family]), name)

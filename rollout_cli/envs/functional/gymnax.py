@@ -1,0 +1,49 @@
+"""The environments of gymnax 1.0, such as `gymnax:CartPole-v1`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import gymnax
+from gymnax.environments.spaces import gymnax_space_to_gym_space
+
+from rollout_cli.episodes.spaces import Tree
+from rollout_cli.errors import EnvLoadError, misspelt
+
+
+class GymnaxEnv:
+    """An environment of gymnax, without its automatic resets.
+
+    Args:
+        env_id: An id of `gymnax.registered_envs`.
+        kwargs: Fields of the environment's parameters, such as `max_steps_in_episode`; others are arguments of
+            `gymnax.make`.
+    """
+
+    def __init__(self, env_id: str, **kwargs: Any) -> None:
+        if env_id not in gymnax.registered_envs:
+            raise EnvLoadError(
+                f"gymnax has no environment {env_id!r}",
+                code="env-unknown",
+                hint=misspelt(env_id, gymnax.registered_envs)
+                or f"use one of: {', '.join(gymnax.registered_envs)}",
+            )
+        _, params = gymnax.make(env_id)
+        fields = {field.name for field in dataclasses.fields(params)}
+        self._env, params = gymnax.make(env_id, **{k: v for k, v in kwargs.items() if k not in fields})
+        self._params: Any = params.replace(**{k: v for k, v in kwargs.items() if k in fields})
+        self.observation_space = gymnax_space_to_gym_space(self._env.observation_space(self._params))
+        self.action_space = gymnax_space_to_gym_space(self._env.action_space(self._params))
+        self.max_episode_steps = int(self._params.max_steps_in_episode)
+
+    def reset(self, key: Any) -> tuple[Tree, Any]:
+        observation, state = self._env.reset_env(key, self._params)
+        return observation, state
+
+    def step(self, key: Any, state: Any, action: Tree) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:
+        result = self._env.step_env(key, state, action, self._params)
+        observation, state, reward, terminated, info = result
+        # `step_env` of gymnax 1.0 returns natural ends alone; its `discount` repeats them.
+        infos = {name: value for name, value in info.items() if name != "discount"}
+        return observation, state, reward, terminated, self._env.is_truncated(state, self._params), infos

@@ -1,0 +1,85 @@
+"""The rows of a FunctionalEnv: how an episode starts from its seed, and how a row takes a step.
+
+The keys of an episode follow from its seed alone, so an episode is the same in every row and program:
+
+    key, reset_key = jax.random.split(jax.random.key(seed))           # at the reset
+    key, action_key, step_key = jax.random.split(key, 3)              # at every step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollout_cli.envs.functional.protocol import FunctionalEnv
+from rollout_cli.episodes.spaces import Tree
+
+Act = Callable[[Any, Tree], tuple[Tree, dict[str, Any]]]
+"""A function from a key and an observation to an action and infos."""
+
+
+class Row(NamedTuple):
+    """A row between two steps; with a leading axis, n rows."""
+
+    key: Any
+    observation: Tree
+    state: Any
+    n_steps: Any  # Steps of the running episode, int32.
+
+
+class Step(NamedTuple):
+    """What a step adds to the record, apart from observations."""
+
+    action: Tree
+    reward: Any
+    terminated: Any
+    truncated: Any
+    env_infos: dict[str, Any]
+    agent_infos: dict[str, Any]
+
+
+def first_row(env: FunctionalEnv, seed: Any) -> Row:
+    """Return a row that starts the episode of a seed, uint32."""
+    key, reset_key = jax.random.split(jax.random.key(seed))
+    observation, state = env.reset(reset_key)
+    return jax.tree.map(_typed, Row(key, observation, state, jnp.int32(0)))
+
+
+def next_row(env: FunctionalEnv, row: Row, act: Act, limit: int | None = None) -> tuple[Row, Step]:
+    """Take one step of a row; an episode is truncated after `limit` steps."""
+    key, action_key, step_key = jax.random.split(row.key, 3)
+    action, agent_infos = act(action_key, row.observation)
+    result = env.step(step_key, row.state, action)
+    observation, state, reward, terminated, truncated, env_infos = result
+    n_steps = row.n_steps + 1
+    if limit is not None:
+        truncated |= n_steps >= limit
+    following = jax.tree.map(_like, Row(key, observation, state, n_steps), row)
+    return following, Step(action, reward, terminated, truncated, env_infos, agent_infos)
+
+
+def selected(mask: Any, chosen: Any, others: Any) -> Any:
+    """Return the rows of the tree `chosen` where the mask (n,) is true, else those of the tree `others`."""
+
+    def select(one: Any, other: Any) -> Any:
+        return jnp.where(mask.reshape(-1, *[1] * (one.ndim - 1)), one, other)
+
+    return jax.tree.map(select, chosen, others)
+
+
+def _typed(value: Any) -> Any:
+    """Return an array with a fixed dtype: a Python number would take the dtype of what it is added to."""
+    value = jnp.asarray(value)
+    return value if _is_key(value) else jax.lax.convert_element_type(value, value.dtype)
+
+
+def _like(value: Any, before: Any) -> Any:
+    """Return an array of the dtype that it had before the step."""
+    return value if _is_key(before) else jnp.asarray(value, before.dtype)
+
+
+def _is_key(value: Any) -> bool:
+    return bool(jnp.issubdtype(value.dtype, jax.dtypes.prng_key))

@@ -1,0 +1,69 @@
+"""FunctionalVectorEnv, a FunctionalEnv as a vector environment, for policies that act on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rollout_cli.envs.describe import AutoresetMode
+from rollout_cli.envs.functional.protocol import FunctionalEnv
+from rollout_cli.envs.functional.rows import first_row, next_row, selected
+from rollout_cli.episodes.spaces import Array, Tree
+
+
+class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
+    """Steps n rows of a FunctionalEnv in one compiled call; the caller resets rows by a mask.
+
+    Args:
+        env: The environment.
+        num_envs: Number of rows.
+    """
+
+    def __init__(self, env: FunctionalEnv, num_envs: int) -> None:
+        self.env = env
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+        self.max_episode_steps = env.max_episode_steps
+        self.single_observation_space = env.observation_space
+        self.single_action_space = env.action_space
+        self.observation_space = batch_space(env.observation_space, num_envs)
+        self.action_space = batch_space(env.action_space, num_envs)
+        self._rows: Any = None
+
+        def reset(rows: Any, mask: Any, seeds: Any) -> Any:
+            started = jax.vmap(lambda seed: first_row(env, seed))(seeds)
+            return started if rows is None else selected(mask, started, rows)
+
+        def step(rows: Any, actions: Any) -> Any:
+            return jax.vmap(lambda row, action: next_row(env, row, lambda *_: (action, {})))(rows, actions)
+
+        self._reset = jax.jit(reset)
+        self._step = jax.jit(step)
+
+    def reset(
+        self, *, seed: Sequence[int] | int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Tree, dict[str, Any]]:
+        """Reset the rows of `options["reset_mask"]`, or all rows; `seed` has one seed for each of all rows."""
+        if seed is None or isinstance(seed, int):
+            first = int(np.random.default_rng(seed).integers(1 << 31))
+            seed = range(first, first + self.num_envs)
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        rows = self._reset(self._rows, mask, np.array(seed, np.uint32))
+        self._rows = rows
+        return _on_host(rows.observation), {}
+
+    def step(self, actions: Tree) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
+        rows, step = self._step(self._rows, actions)
+        self._rows = rows
+        step = _on_host(step)
+        return _on_host(rows.observation), step.reward, step.terminated, step.truncated, step.env_infos
+
+
+def _on_host(tree: Any) -> Any:
+    """Return a tree of arrays as numpy arrays."""
+    return jax.tree.map(np.asarray, tree)

@@ -1,0 +1,338 @@
+"""FunctionalEngine, which runs the rows of a JAX environment and its policy in blocks of steps, one call each."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import jax
+import numpy as np
+
+from rollout_cli.envs.functional.protocol import FunctionalEnv
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows, space_leaves
+from rollout_cli.errors import UnsupportedSpaceError
+from rollout_cli.policies.functional import FunctionalPolicy
+from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.random import RandomPolicy
+from rollout_cli.seeding.seeds import env_seeds
+from rollout_cli.workers.checks import (
+    ENDLESS_HINT,
+    RESET,
+    STEP,
+    BadValueError,
+    bad_action,
+    blame,
+    episode_place,
+    rows_place,
+)
+from rollout_cli.workers.functional.program import Block, JaxAct, Program, random_act
+from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
+from rollout_cli.workers.values import NO_NUMBER
+from rollout_cli.workers.worker import Setting
+
+_clock = time.perf_counter
+
+_LANES = 16
+"""The program has a multiple of this many rows: XLA rounds the rows of a remainder differently."""
+
+_BLOCK_STEPS = 1 << 16
+_MOST_STEPS = 512
+"""The maximum number of steps of a block, of all rows and of each row."""
+
+
+def jax_function(policy: AdaptedPolicy, actions: SpaceRows) -> JaxAct | None:
+    """Return the JAX function of a policy that can act in the program; None for a policy of the host."""
+    if isinstance(policy, FunctionalPolicy):
+        function: JaxAct = policy.function
+        return function
+    return random_act(actions) if type(policy) is RandomPolicy else None
+
+
+class FunctionalEngine:
+    """Runs one episode in each row; rows that end start the next numbers inside the compiled program.
+
+    Args:
+        setting: The worker, policy, queue and limit.
+        env: The environment.
+        act: The policy's function.
+        n_rows: Number of rows.
+    """
+
+    one_at_a_time = False
+    # XLA compiles another program for each number of rows, which may round differently.
+    scope: Literal["any", "n_envs"] = "n_envs"
+    not_reproducible: str | None = None
+    casts: ClassVar[list[str]] = []
+
+    def __init__(self, setting: Setting, env: FunctionalEnv, act: JaxAct, n_rows: int) -> None:
+        self._worker = setting.worker
+        self._root = setting.root
+        self._queue = setting.queue
+        self._policy = setting.policy
+        self._act = act
+        self._acting = f"policy.{setting.policy.methods[1]}"
+        self._n_rows = n_rows
+        self._width = -(-n_rows // _LANES) * _LANES
+        spec = setting.worker.env_spec
+        self._limit = spec.max_episode_length
+        self._env = env
+        self._observations = SpaceRows(spec.observation_space)
+        self._actions = SpaceRows(spec.action_space)
+        leaves = (*space_leaves(spec.observation_space), *space_leaves(spec.action_space))
+        if unsupported := [leaf for leaf in leaves if leaf.dtype == object]:
+            raise UnsupportedSpaceError(
+                f"JAX environments with a {unsupported[0].space} are not supported",
+                code="space-unsupported",
+                hint="use spaces of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple",
+            )
+        self._buffer = RolloutBuffer(
+            self._observations.leaves, self._actions.leaves, self._width, setting.worker.worker_number
+        )
+        self.row_bytes = self._buffer.row_bytes
+        self._rule = None if setting.policy.acts_within_space or setting.rule == "warn" else setting.rule
+        self._n_steps = min(self._buffer.most_block_steps, _MOST_STEPS, max(1, _BLOCK_STEPS // self._width))
+        self._program = self._compiled()
+        self._running = Episodes.none(self._width)
+        self._rows: Any = None
+        self._is_checked = False
+        self._where = RESET
+
+    def _compiled(self) -> Program:
+        return Program(
+            self._env,
+            self._act,
+            self._actions,
+            limit=self._limit,
+            rule=self._rule,
+            n_steps=self._n_steps,
+        )
+
+    def use_policy(self, policy: AdaptedPolicy) -> None:
+        if policy is not self._policy and isinstance(policy, FunctionalPolicy):
+            self._act = policy.function
+            self._program = self._compiled()
+            self._is_checked = False
+        self._policy = policy
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start waiting numbers in the free rows."""
+        self._where = RESET
+        is_free = self._running.number[: self._n_rows] == NO_NUMBER
+        rows = np.flatnonzero(is_free)
+        numbers = np.array(self._queue.take(rows.tolist()), np.int64)
+        rows = rows[numbers != NO_NUMBER]
+        numbers = numbers[numbers != NO_NUMBER]
+        if not len(rows):
+            return
+        running = self._running
+        running.number[rows] = numbers
+        running.seed[rows] = env_seeds(self._root, numbers)
+        running.start[rows] = running.unsaved[rows] = self._buffer.step
+        running.started_at[rows] = _clock()
+        self._worker.crash_box.note(running.number[: self._n_rows])
+        self._check()
+        mask = np.zeros(self._width, bool)
+        mask[rows] = True
+        self._rows = self._program.start(self._rows, mask, np.where(mask, running.seed, 0).astype(np.uint32))
+
+    def step(self) -> bool:
+        finished_rows = self.finished_rows
+        self._run_block()
+        return self.finished_rows > finished_rows
+
+    def run(self, deadline: float, enough: float) -> None:
+        while self._queue or (self._running.number != NO_NUMBER).any():
+            self.begin()
+            self._run_block()
+            if _clock() >= deadline or self.finished_rows >= enough:
+                break
+
+    def _run_block(self) -> None:
+        """Run a block of steps, record it, and end and start its episodes."""
+        started_at = _clock()
+        # In each step each row can end an episode and start the next number.
+        seeds = np.zeros(self._n_steps * self._width, np.uint32)
+        numbers = np.array(self._queue.next_numbers(len(seeds)), np.int64)
+        seeds[: len(numbers)] = env_seeds(self._root, numbers)
+        is_running = self._running.number != NO_NUMBER
+        self._where = STEP
+        rows, block = self._program.run(
+            self._policy.get_param_values(), self._rows, is_running, seeds, np.int32(len(numbers))
+        )
+        block = jax.tree.map(np.asarray, block)
+        self._rows = rows
+        n_valid = self._n_steps
+        if not block.is_valid.all():
+            n_valid = int(np.flatnonzero(~block.is_valid.all(axis=1))[0])
+        self._record(block)
+        n_started = self._end_and_start(block, n_valid, numbers, seeds, started_at)
+        self._queue.take([0] * n_started)
+        self._worker.crash_box.note(self._running.number[: self._n_rows])
+        self._make_room()
+        if n_valid < self._n_steps:
+            raise self._invalid_action(block, n_valid)
+
+    def _record(self, block: Block) -> None:
+        leaves = (
+            *self._observations.columns(block.observations),
+            *self._actions.columns(block.steps.action),
+            block.steps.reward,
+        )
+        infos = {"env": block.steps.env_infos, "agent": block.steps.agent_infos}
+        self._buffer.put_block(leaves, infos, self._n_steps)
+
+    def _end_and_start(
+        self, block: Block, n_valid: int, numbers: Array, seeds: Array, started_at: float
+    ) -> int:
+        """End the episodes of the block's first `n_valid` steps; return how many of the `numbers` started.
+
+        The j-th end, in the order of steps and then of rows, starts the j-th number, with its seed, in its row.
+        """
+        running = self._running
+        first_step = self._buffer.step - self._n_steps
+        step_seconds = (_clock() - started_at) / self._n_steps
+        steps, rows = np.nonzero(block.is_over[:n_valid])
+        if not len(steps):
+            return 0
+        n_started = min(len(steps), len(numbers))
+        started = np.full((2, len(steps)), NO_NUMBER)  # The numbers and their seeds.
+        started[:, :n_started] = numbers[:n_started], seeds[:n_started]
+        # Of each end, the end before it in its row, or -1: there the episode started that ends here.
+        by_row = np.argsort(rows, kind="stable")
+        is_first = np.diff(rows[by_row], prepend=-1) != 0
+        before = np.full(len(steps), -1)
+        before[by_row] = np.where(is_first, -1, np.roll(by_row, 1))
+        is_new = before >= 0
+        stops = first_step + steps + 1
+        times = started_at + (steps + 1) * step_seconds
+        ended = replace(running.select(rows), stop=stops, ended_at=times)
+        ended.number[is_new], ended.seed[is_new] = started[:, before[is_new]]
+        ended.start[is_new] = ended.unsaved[is_new] = stops[before[is_new]]
+        ended.started_at[is_new] = times[before[is_new]]
+        ended.terminated = block.steps.terminated[steps, rows]
+        ended.truncated = block.steps.truncated[steps, rows]
+        ended.last = tuple(
+            leaf[steps, rows].astype(column.dtype, copy=False)
+            for leaf, column in zip(
+                self._observations.columns(block.last), self._observations.leaves, strict=True
+            )
+        )
+        self._buffer.end(ended)
+        last = by_row[np.append(is_first[1:], True)]  # noqa: FBT003  The last end of each row.
+        running.number[rows[last]], running.seed[rows[last]] = started[:, last]
+        running.start[rows[last]] = running.unsaved[rows[last]] = stops[last]
+        running.started_at[rows[last]] = times[last]
+        return n_started
+
+    def _make_room(self) -> None:
+        running = self._running
+        if self._limit is None:
+            lengths = np.where(running.number != NO_NUMBER, self._buffer.step - running.start, 0)
+            if lengths.max() >= self._worker.rules.most_steps(self.row_bytes):
+                raise BadValueError(
+                    f"the episode reached {lengths.max():,} steps without a time limit",
+                    ENDLESS_HINT,
+                    code="episode-endless",
+                    row=int(lengths.argmax()),
+                )
+        self._buffer.make_room(running)
+
+    # -- checks and errors -----------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Check shapes and dtypes of observations, actions, rewards and flags once, without running anything."""
+        if self._is_checked:
+            return
+        row = jax.eval_shape(self._program.first, np.uint32(0))
+        _check_leaves("observation", self._observations, row.observation)
+        self._where = self._acting
+        params = self._policy.get_param_values()
+        action, _ = jax.eval_shape(self._program.act, params, row.key, row.observation)
+        _check_leaves("action", self._actions, action)
+        self._where = STEP
+        _, step = jax.eval_shape(self._program.next, params, row)
+        for name, kinds in (("reward", "biuf"), ("terminated", "b"), ("truncated", "b")):
+            value = getattr(step, name)
+            if value.shape or value.dtype.kind not in kinds:
+                raise BadValueError(
+                    f"{name} is {value.dtype}{value.shape}, expected a {'number' if len(kinds) > 1 else 'bool'}",
+                    "return arrays without dimensions, and flags of dtype bool",
+                    code="step-value",
+                )
+        self._where = RESET
+        self._is_checked = True
+
+    def _invalid_action(self, block: Block, step: int) -> BadValueError:
+        """Return the error for the first row that has an invalid action in a step of the block."""
+        row = int(np.flatnonzero(~block.is_valid[step])[0])
+        self._where = self._acting
+        for leaf, values in zip(self._actions.leaves, self._actions.columns(block.steps.action), strict=True):
+            value = values[step, row]
+            low, high = leaf.bounds or (value, value)
+            if not ((value >= low) & (value <= high)).all():
+                return bad_action(leaf, value, self._rule or "error", row=row)
+        raise AssertionError("a row is invalid only if a leaf is")
+
+    def fail(self, error: BaseException) -> None:
+        running = self._running
+        numbers = self.running_numbers or tuple(self._queue.lowest[:1])
+        place = rows_place(self._worker.worker_number, numbers, self._n_rows)
+        if isinstance(error, BadValueError) and error.row is not None:
+            numbers = (int(running.number[error.row]),)
+            n_steps = self._buffer.step - int(running.start[error.row])
+            place = episode_place(
+                self._worker.worker_number, numbers[0], int(running.seed[error.row]), n_steps
+            )
+        self.forget(NO_NUMBER)
+        blame(self._where, error, place, numbers)
+
+    # -- for the worker --------------------------------------------------------------------------------------
+
+    @property
+    def finished_rows(self) -> int:
+        return self._buffer.finished_rows
+
+    @property
+    def running_numbers(self) -> tuple[int, ...]:
+        numbers = self._running.number
+        return tuple(numbers[numbers != NO_NUMBER].tolist())
+
+    def take(self, below: float, ended_before: float) -> list[Chunk]:
+        return self._buffer.take(below, ended_before)
+
+    def forget(self, above: int) -> None:
+        numbers = self._running.number
+        mask = numbers > above
+        self._buffer.forget(numbers[mask].tolist())
+        numbers[mask] = NO_NUMBER
+        self._worker.crash_box.note(numbers[: self._n_rows])
+
+
+def _check_leaves(name: str, rows: SpaceRows, tree: Any) -> None:
+    """Raise BadValueError unless a tree of shapes and dtypes fits a space."""
+    try:
+        columns = rows.columns(tree)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise BadValueError(
+            f"the {name} lacks a part of its space ({error!r})",
+            "return all keys and entries of the space, as dictionaries and tuples",
+            code="value-structure",
+        ) from error
+    for leaf, value in zip(rows.leaves, columns, strict=True):
+        if not _fits(leaf, value):
+            where = f" at {leaf.name!r}" if leaf.path else ""
+            found = f"{value.dtype}{value.shape}" if hasattr(value, "dtype") else type(value).__name__
+            raise BadValueError(
+                f"the {name}{where} is {found}, expected {leaf.space.dtype}{leaf.shape} of {leaf.space}",
+                code="batch-shape",
+            )
+
+
+def _fits(leaf: Leaf, value: Any) -> bool:
+    if not hasattr(value, "dtype") or value.shape != leaf.shape:
+        return False
+    return np.can_cast(value.dtype, leaf.dtype, "same_kind")

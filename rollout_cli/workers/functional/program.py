@@ -1,0 +1,151 @@
+"""Program, the compiled functions of the functional engine: a block of steps in one scan, with resets inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollout_cli.envs.functional.protocol import FunctionalEnv
+from rollout_cli.envs.functional.rows import Row, Step, first_row, next_row, selected
+from rollout_cli.episodes.spaces import Leaf, SpaceRows, Tree
+
+JaxAct = Callable[[Any, Tree, Any], Any]
+"""A function from a key, an observation and parameters to an action, or to a pair (action, infos)."""
+
+
+class Block(NamedTuple):
+    """The steps of a block, arrays (T, n, …)."""
+
+    observations: Tree
+    steps: Step
+    last: Tree  # The observations after the steps, before a reset.
+    is_over: Any  # True in the last step of an episode.
+    is_valid: Any  # False if a row with an episode has an action outside its space.
+
+
+class Program:
+    """The functions of one environment and one policy; they compile when they are first called.
+
+    Args:
+        env: The environment.
+        act: The policy's function.
+        actions: The action space.
+        limit: Steps after which an episode is truncated; None for no limit.
+        rule: Handling of invalid actions; None if they are valid by construction.
+        n_steps: Steps of a block.
+    """
+
+    def __init__(
+        self,
+        env: FunctionalEnv,
+        act: JaxAct,
+        actions: SpaceRows,
+        *,
+        limit: int | None,
+        rule: str | None,
+        n_steps: int,
+    ) -> None:
+        self._env = env
+        self._act = act
+        self._actions = actions
+        self._limit = limit
+        self._rule = rule
+        self._n_steps = n_steps
+        self.start = jax.jit(self._start)
+        self.run = jax.jit(self._run)
+
+    def act(self, params: Any, key: Any, observation: Tree) -> tuple[Tree, dict[str, Any]]:
+        """Return the action and infos for one row; with the rule `clip`, the action is clipped to its bounds."""
+        result = self._act(key, observation, params)
+        action, infos = result, {}
+        if type(result) is tuple and len(result) == 2 and isinstance(result[1], dict):  # noqa: PLR2004
+            action, infos = result
+        if self._rule == "clip":
+            columns = zip(self._actions.leaves, self._actions.columns(action), strict=True)
+            action = self._actions.tree([_clipped(leaf, value) for leaf, value in columns])
+        return action, infos
+
+    def first(self, seed: Any) -> Row:
+        """Return a row that starts the episode of a seed."""
+        return first_row(self._env, seed)
+
+    def next(self, params: Any, row: Row) -> tuple[Row, Step]:
+        """Take one step of a row."""
+        return next_row(self._env, row, partial(self.act, params), self._limit)
+
+    def _start(self, rows: Row | None, mask: Any, seeds: Any) -> Row:
+        """Start episodes in the rows of a mask (n,), whose seeds are uint32 (n,); None for no rows yet."""
+        started = jax.vmap(self.first)(seeds)
+        return started if rows is None else selected(mask, started, rows)
+
+    def _run(
+        self, params: Any, rows: Row, is_running: Any, seeds: Any, n_seeds: Any
+    ) -> tuple[Row, Block]:
+        """Run a block. A row whose episode ends starts the next of the `seeds` (K,), up to `n_seeds`, or rests."""
+
+        def step(carry: Any, _: None) -> tuple[Any, Block]:
+            rows, is_running, n_started = carry
+            following, steps = jax.vmap(partial(self.next, params))(rows)
+            is_over = is_running & (steps.terminated | steps.truncated)
+            is_valid = ~is_running | self._is_inside(steps.action)
+            order = n_started + jnp.cumsum(is_over) - 1
+            starts = is_over & (order < n_seeds)
+
+            def restarted(rows: Row) -> Row:
+                return self._start(rows, starts, seeds[jnp.clip(order, 0, len(seeds) - 1)])
+
+            after = jax.lax.cond(starts.any(), restarted, lambda rows: rows, following)
+            block = Block(rows.observation, steps, following.observation, is_over, is_valid)
+            return (after, is_running & (starts | ~is_over), n_started + is_over.sum()), block
+
+        carry = (rows, is_running, jnp.int32(0))
+        (rows, _, _), block = jax.lax.scan(step, carry, None, self._n_steps)
+        return rows, block
+
+    def _is_inside(self, actions: Tree) -> Any:
+        """Return which rows have an action inside its space, bool (n,), or True if that need not be checked."""
+        inside: Any = True
+        if self._rule is None:
+            return inside
+        for leaf, values in zip(self._actions.leaves, self._actions.columns(actions), strict=True):
+            if leaf.bounds is not None:
+                low, high = leaf.bounds
+                is_inside = (values >= low) & (values <= high)
+                inside &= is_inside.reshape(len(values), -1).all(axis=1)
+        return inside
+
+
+def _clipped(leaf: Leaf, value: Any) -> Any:
+    if leaf.kind != "box" or leaf.bounds is None:
+        return value
+    return jnp.clip(value, *leaf.bounds)
+
+
+def random_act(actions: SpaceRows) -> JaxAct | None:
+    """Return the function that samples actions uniformly; None if a leaf is unbounded or has strings."""
+    samplers = [_sampler(leaf) for leaf in actions.leaves]
+    if None in samplers:
+        return None
+
+    def act(key: Any, observation: Tree, params: Any) -> Tree:  # noqa: ARG001
+        keys = [key] if len(samplers) == 1 else jax.random.split(key, len(samplers))
+        return actions.tree([sample(key) for sample, key in zip(samplers, keys, strict=True) if sample])
+
+    return act
+
+
+def _sampler(leaf: Leaf) -> Callable[[Any], Any] | None:
+    if leaf.bounds is None or leaf.kind not in ("box", "discrete", "multi_discrete", "multi_binary"):
+        return None
+    low, high = (jnp.broadcast_to(jnp.asarray(bound), leaf.shape) for bound in leaf.bounds)
+    if leaf.dtype.kind == "f":
+        if not bool(jnp.isfinite(low).all() & jnp.isfinite(high).all()):
+            return None
+        return lambda key: jax.random.uniform(key, leaf.shape, minval=low, maxval=high)
+    return lambda key: jax.random.randint(key, leaf.shape, low, high.astype(jnp.int32) + 1).astype(
+        leaf.space.dtype if leaf.kind != "discrete" else jnp.int32
+    )
