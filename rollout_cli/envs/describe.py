@@ -95,7 +95,10 @@ def describe_env(env: Any) -> Record:
         env_id = env.spec.id
         with contextlib.suppress(TypeError, ValueError):
             spec_json = env.spec.to_json()
-    *wrappers, innermost = (f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in layers(env))
+    # Of a JAX environment, the rows are no part of the record: they decide only which program runs.
+    functional = getattr(env, "functional", None) if isinstance(env, VectorEnv) else None
+    described = layers(env) if functional is None else [functional]
+    *wrappers, innermost = (f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in described)
     fps = (env.metadata or {}).get("render_fps")
     record: dict[str, Any] = {
         "id": env_id,
@@ -105,7 +108,7 @@ def describe_env(env: Any) -> Record:
         "max_episode_length": time_limit_of(env),
         "render_fps": fps if isinstance(fps, int | float) else None,
     }
-    if isinstance(env, VectorEnv):
+    if isinstance(env, VectorEnv) and functional is None:
         mode = env.metadata.get("autoreset_mode")
         record |= {"num_envs": int(env.num_envs), "autoreset_mode": getattr(mode, "value", mode)}
     return record

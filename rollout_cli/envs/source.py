@@ -1,8 +1,8 @@
 """Env SPECs: sources of environments, from the string of `--env` or the objects of the Python API.
 
-A SPEC is a gymnasium id (`CartPole-v1`, `module:Env-v0`), an EnvSpec as JSON (`file.json`), a pickle
-(`file.pkl`), an environment of a JAX family (`gymnax:CartPole-v1`), or `module:attr`. An id after a colon has a version or a slash, which distinguishes it from an
-attribute. A wrapper's SPEC is `module:attr`, or the name of a class of `gymnasium.wrappers`.
+A SPEC is a gymnasium id (`CartPole-v1`, `module:Env-v0`), an environment of a JAX family
+(`gymnax:CartPole-v1`), an EnvSpec as JSON (`file.json`), a pickle (`file.pkl`), or `module:attr`. An id after a
+colon has a version or a slash, which distinguishes it from an attribute. A wrapper's SPEC is `module:attr`, or the name of a class of `gymnasium.wrappers`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class EnvSource:
         if isinstance(resolved, gymnasium.Env) and (self.source is None or self.source.data is None):
             # An environment in a module would be the same object in every build of a process.
             return as_env_source(resolved).build()
-        return resolved
+        built: Env | FunctionalEnv = resolved
+        return built
 
     def resolve(self) -> Any:
         """Return the gymnasium EnvSpec, class, factory or environment of the SPEC; raise EnvLoadError if unknown."""

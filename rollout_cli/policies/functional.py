@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies.policy import ActionAndInfo, AdaptedPolicy
+from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedPolicy
 from rollout_cli.sources.loading import name_of
 
 METHOD = "jax_act"
@@ -35,13 +36,13 @@ class FunctionalPolicy(AdaptedPolicy):
                 )
             wrapped.deterministic = True
 
-    def get_action(self, observation: Any) -> ActionAndInfo:  # noqa: ARG002
+    def get_action(self, observation: Any) -> ActionAndInfo:
+        return self.get_actions(observation)
+
+    def get_actions(self, observations: Tree) -> ActionsAndInfos:  # noqa: ARG002
         raise PolicyError(
             f"{name_of(self.wrapped)} has jax_act alone, which needs a JAX environment",
             code="policy-not-batched",
             hint="collect in a JAX environment such as gymnax:CartPole-v1, without noise or mixtures; "
             "or define get_action or get_actions",
         )
-
-    get_actions = get_action
-

@@ -157,6 +157,12 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
             code="env-no-rendering",
             hint='accept render_mode="rgb_array", and return an image from render()',
         ) from error
+    if not isinstance(env, gymnasium.Env):
+        raise EnvLoadError(
+            f"{source.label} is a JAX environment, which cannot be rendered",
+            code="env-no-rendering",
+            hint="use a factory that returns a gymnasium.Env with a render() method",
+        )
     if SpaceSchema.of(env_spec_of(env)).describe() != dataset.info["spaces"]:
         close_env(env)
         raise EnvLoadError(

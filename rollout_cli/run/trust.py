@@ -13,6 +13,7 @@ import re
 import gymnasium
 
 from rollout_cli.envs.building import home_of
+from rollout_cli.envs.functional.families import is_family
 from rollout_cli.errors import UserCodeError
 from rollout_cli.keywords import Record
 from rollout_cli.options.config import CollectConfig
@@ -71,7 +72,7 @@ def check_trusted(
     """
     env = str(config.env)
     wrappers = [spec.partition("?") for spec in config.wrapper]
-    is_known = env in gymnasium.registry or (home_of(env)[0] and not re.search("[.:]", env))
+    is_known = env in gymnasium.registry or (home_of(env)[0] and not re.search("[.:]", env)) or is_family(env)
     refused = [] if is_known else [env]
     refused += [name for name, _, _ in wrappers if not _is_known_wrapper(name)]
     arguments = [json.dumps(config.env_kwargs, separators=(",", "=")), *(text for _, _, text in wrappers)]

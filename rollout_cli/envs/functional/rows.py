@@ -45,7 +45,8 @@ def first_row(env: FunctionalEnv, seed: Any) -> Row:
     """Return a row that starts the episode of a seed, uint32."""
     key, reset_key = jax.random.split(jax.random.key(seed))
     observation, state = env.reset(reset_key)
-    return jax.tree.map(_typed, Row(key, observation, state, jnp.int32(0)))
+    row: Row = jax.tree.map(_typed, Row(key, observation, state, jnp.int32(0)))
+    return row
 
 
 def next_row(env: FunctionalEnv, row: Row, act: Act, limit: int | None = None) -> tuple[Row, Step]:

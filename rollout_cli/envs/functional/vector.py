@@ -22,10 +22,13 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
     Args:
         env: The environment.
         num_envs: Number of rows.
+
+    Attributes:
+        functional: The argument `env`, which the record in info.json describes.
     """
 
     def __init__(self, env: FunctionalEnv, num_envs: int) -> None:
-        self.env = env
+        self.functional = env
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self.max_episode_steps = env.max_episode_steps

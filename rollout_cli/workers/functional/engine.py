@@ -96,6 +96,7 @@ class FunctionalEngine:
         self._program = self._compiled()
         self._running = Episodes.none(self._width)
         self._rows: Any = None
+        self._n_started = 0  # Episodes that the last block started.
         self._is_checked = False
         self._where = RESET
 
@@ -156,7 +157,9 @@ class FunctionalEngine:
         started_at = _clock()
         # In each step each row can end an episode and start the next number.
         seeds = np.zeros(self._n_steps * self._width, np.uint32)
-        numbers = np.array(self._queue.next_numbers(len(seeds)), np.int64)
+        # Most numbers will wait longer: derive the seeds of a few more than the last block started.
+        most = min(len(seeds), self._width + 2 * self._n_started)
+        numbers = np.array(self._queue.next_numbers(most), np.int64)
         seeds[: len(numbers)] = env_seeds(self._root, numbers)
         is_running = self._running.number != NO_NUMBER
         self._where = STEP
@@ -169,8 +172,8 @@ class FunctionalEngine:
         if not block.is_valid.all():
             n_valid = int(np.flatnonzero(~block.is_valid.all(axis=1))[0])
         self._record(block)
-        n_started = self._end_and_start(block, n_valid, numbers, seeds, started_at)
-        self._queue.take([0] * n_started)
+        self._n_started = self._end_and_start(block, n_valid, numbers, seeds, started_at)
+        self._queue.take([0] * self._n_started)
         self._worker.crash_box.note(self._running.number[: self._n_rows])
         self._make_room()
         if n_valid < self._n_steps:
@@ -182,8 +185,9 @@ class FunctionalEngine:
             *self._actions.columns(block.steps.action),
             block.steps.reward,
         )
-        infos = {"env": block.steps.env_infos, "agent": block.steps.agent_infos}
-        self._buffer.put_block(leaves, infos, self._n_steps)
+        self._buffer.put_block(
+            leaves, {"env": block.steps.env_infos, "agent": block.steps.agent_infos}, self._n_steps
+        )
 
     def _end_and_start(
         self, block: Block, n_valid: int, numbers: Array, seeds: Array, started_at: float
@@ -222,7 +226,7 @@ class FunctionalEngine:
             )
         )
         self._buffer.end(ended)
-        last = by_row[np.append(is_first[1:], True)]  # noqa: FBT003  The last end of each row.
+        last = by_row[np.append(is_first[1:], True)]  # The last end of each row.
         running.number[rows[last]], running.seed[rows[last]] = started[:, last]
         running.start[rows[last]] = running.unsaved[rows[last]] = stops[last]
         running.started_at[rows[last]] = times[last]

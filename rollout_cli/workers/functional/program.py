@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rollout_cli.envs.functional.protocol import FunctionalEnv
 from rollout_cli.envs.functional.rows import Row, Step, first_row, next_row, selected
@@ -60,8 +61,8 @@ class Program:
 
     def act(self, params: Any, key: Any, observation: Tree) -> tuple[Tree, dict[str, Any]]:
         """Return the action and infos for one row; with the rule `clip`, the action is clipped to its bounds."""
-        result = self._act(key, observation, params)
-        action, infos = result, {}
+        action = result = self._act(key, observation, params)
+        infos: dict[str, Any] = {}
         if type(result) is tuple and len(result) == 2 and isinstance(result[1], dict):  # noqa: PLR2004
             action, infos = result
         if self._rule == "clip":
@@ -82,9 +83,7 @@ class Program:
         started = jax.vmap(self.first)(seeds)
         return started if rows is None else selected(mask, started, rows)
 
-    def _run(
-        self, params: Any, rows: Row, is_running: Any, seeds: Any, n_seeds: Any
-    ) -> tuple[Row, Block]:
+    def _run(self, params: Any, rows: Row, is_running: Any, seeds: Any, n_seeds: Any) -> tuple[Row, Block]:
         """Run a block. A row whose episode ends starts the next of the `seeds` (K,), up to `n_seeds`, or rests."""
 
         def step(carry: Any, _: None) -> tuple[Any, Block]:
@@ -138,14 +137,28 @@ def random_act(actions: SpaceRows) -> JaxAct | None:
     return act
 
 
+_HALF = 16
+"""Integers of at most this many bits are sampled from the high half of a product of 32-bit words."""
+
+
 def _sampler(leaf: Leaf) -> Callable[[Any], Any] | None:
-    if leaf.bounds is None or leaf.kind not in ("box", "discrete", "multi_discrete", "multi_binary"):
+    """Return the function from a key to a uniform sample of a leaf; None if the leaf is unbounded or has strings."""
+    if leaf.bounds is None:
         return None
-    low, high = (jnp.broadcast_to(jnp.asarray(bound), leaf.shape) for bound in leaf.bounds)
+    low, high = (np.broadcast_to(bound, leaf.shape) for bound in leaf.bounds)
     if leaf.dtype.kind == "f":
-        if not bool(jnp.isfinite(low).all() & jnp.isfinite(high).all()):
+        if not (np.isfinite(low) & np.isfinite(high)).all():
             return None
         return lambda key: jax.random.uniform(key, leaf.shape, minval=low, maxval=high)
-    return lambda key: jax.random.randint(key, leaf.shape, low, high.astype(jnp.int32) + 1).astype(
-        leaf.space.dtype if leaf.kind != "discrete" else jnp.int32
-    )
+    spans = high.astype(np.int64) - low.astype(np.int64) + 1
+    if spans.size and spans.max() > 1 << _HALF:
+        return lambda key: jax.random.randint(key, leaf.shape, low, spans + low)
+    factor = spans.astype(np.uint32)
+
+    def sample(key: Any) -> Any:
+        # The high word of bits * span; `randint` samples four times as many bits.
+        bits = jax.random.bits(key, leaf.shape, jnp.uint32)
+        carry = ((bits & 0xFFFF) * factor) >> _HALF
+        return jnp.asarray((((bits >> _HALF) * factor + carry) >> _HALF) + low, jnp.int32)
+
+    return sample
