@@ -2,7 +2,8 @@
 
 A SPEC is a gymnasium id (`CartPole-v1`, `module:Env-v0`), an environment of a JAX family
 (`gymnax:CartPole-v1`), an EnvSpec as JSON (`file.json`), a pickle (`file.pkl`), or `module:attr`. An id after a
-colon has a version or a slash, which distinguishes it from an attribute. A wrapper's SPEC is `module:attr`, or the name of a class of `gymnasium.wrappers`.
+colon has a version or a slash, which distinguishes it from an attribute. A wrapper's SPEC is `module:attr`, or the
+name of a class of `gymnasium.wrappers`.
 """
 
 from __future__ import annotations
@@ -306,6 +307,12 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
             f"{source.wrappers[0].spec} wraps single environments, not vector environments",
             code="wrapper-vector",
             hint='omit {vectorization="native"}, or use a factory that wraps the vector environment',
+        )
+    if is_family(source.spec) or is_functional(resolved):
+        raise EnvLoadError(
+            f"{name!r} is a JAX environment, which always steps its rows together",
+            code="env-not-vector",
+            hint='omit {vectorization="native"}: {envs_per_worker=…} sets the number of rows',
         )
     creator = resolved
     if isinstance(resolved, GymSpec):

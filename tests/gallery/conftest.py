@@ -46,6 +46,7 @@ if os.environ.get("ROLLOUT_TEST_PACKAGES") != "1":  # Set by `.ci/matrix/environ
 LIBRARIES = (
     "d3rlpy",
     "d4rl",
+    "functional",
     "lerobot",
     "lerobot_export",
     "lerobot_policies",

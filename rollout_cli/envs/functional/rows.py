@@ -78,8 +78,9 @@ def _typed(value: Any) -> Any:
 
 
 def _like(value: Any, before: Any) -> Any:
-    """Return an array of the dtype that it had before the step."""
-    return value if _is_key(before) else jnp.asarray(value, before.dtype)
+    """Return an array with a fixed dtype: of a Python number, the dtype before the step."""
+    is_number = isinstance(value, bool | int | float) or value.weak_type
+    return jnp.asarray(value, before.dtype) if is_number and not _is_key(before) else _typed(value)
 
 
 def _is_key(value: Any) -> bool:

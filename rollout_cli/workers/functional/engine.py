@@ -11,7 +11,7 @@ import numpy as np
 
 from rollout_cli.envs.functional.protocol import FunctionalEnv
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows, space_leaves
+from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.policies.functional import FunctionalPolicy
 from rollout_cli.policies.policy import AdaptedPolicy
@@ -28,6 +28,7 @@ from rollout_cli.workers.checks import (
     rows_place,
 )
 from rollout_cli.workers.functional.program import Block, JaxAct, Program, random_act
+from rollout_cli.workers.functional.types import check_action, check_step, reset_types
 from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
@@ -251,22 +252,12 @@ class FunctionalEngine:
         """Check shapes and dtypes of observations, actions, rewards and flags once, without running anything."""
         if self._is_checked:
             return
-        row = jax.eval_shape(self._program.first, np.uint32(0))
-        _check_leaves("observation", self._observations, row.observation)
+        row = reset_types(self._program, self._observations)
         self._where = self._acting
         params = self._policy.get_param_values()
-        action, _ = jax.eval_shape(self._program.act, params, row.key, row.observation)
-        _check_leaves("action", self._actions, action)
+        check_action(self._program, self._actions, params, row)
         self._where = STEP
-        _, step = jax.eval_shape(self._program.next, params, row)
-        for name, kinds in (("reward", "biuf"), ("terminated", "b"), ("truncated", "b")):
-            value = getattr(step, name)
-            if value.shape or value.dtype.kind not in kinds:
-                raise BadValueError(
-                    f"{name} is {value.dtype}{value.shape}, expected a {'number' if len(kinds) > 1 else 'bool'}",
-                    "return arrays without dimensions, and flags of dtype bool",
-                    code="step-value",
-                )
+        check_step(self._program, params, row)
         self._where = RESET
         self._is_checked = True
 
@@ -315,28 +306,3 @@ class FunctionalEngine:
         numbers[mask] = NO_NUMBER
         self._worker.crash_box.note(numbers[: self._n_rows])
 
-
-def _check_leaves(name: str, rows: SpaceRows, tree: Any) -> None:
-    """Raise BadValueError unless a tree of shapes and dtypes fits a space."""
-    try:
-        columns = rows.columns(tree)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise BadValueError(
-            f"the {name} lacks a part of its space ({error!r})",
-            "return all keys and entries of the space, as dictionaries and tuples",
-            code="value-structure",
-        ) from error
-    for leaf, value in zip(rows.leaves, columns, strict=True):
-        if not _fits(leaf, value):
-            where = f" at {leaf.name!r}" if leaf.path else ""
-            found = f"{value.dtype}{value.shape}" if hasattr(value, "dtype") else type(value).__name__
-            raise BadValueError(
-                f"the {name}{where} is {found}, expected {leaf.space.dtype}{leaf.shape} of {leaf.space}",
-                code="batch-shape",
-            )
-
-
-def _fits(leaf: Leaf, value: Any) -> bool:
-    if not hasattr(value, "dtype") or value.shape != leaf.shape:
-        return False
-    return np.can_cast(value.dtype, leaf.dtype, "same_kind")

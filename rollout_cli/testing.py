@@ -1,0 +1,91 @@
+"""Checks that users can run in the tests of their own environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.envs.functional.protocol import FunctionalEnv, is_functional
+from rollout_cli.episodes.spaces import SpaceRows
+from rollout_cli.errors import EnvError
+from rollout_cli.sources.loading import needing
+
+_ATTRIBUTES = ("observation_space", "action_space", "max_episode_steps", "reset", "step")
+
+
+def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 100) -> None:
+    """Check that an object is a FunctionalEnv that `rollout` can run, with uniformly random actions.
+
+    Observations, flags, rewards and infos must have the types of the spaces and of the protocol. The state is a
+    pytree whose structure, shapes and dtypes stay the same. Equal keys give equal results when the functions are
+    traced again, so they have no other state. Observations are in their space.
+
+    Args:
+        env: The environment.
+        seed: Seed of the first of four episodes.
+        n_steps: Steps to run.
+
+    Raises:
+        EnvError: The first fault that was found.
+        UsageError: JAX is not installed.
+
+    Example:
+        >>> from rollout_cli.testing import check_functional_env
+        >>> check_functional_env(MyEnv())  # doctest: +SKIP
+    """
+    if not is_functional(env):
+        missing = [name for name in _ATTRIBUTES if not hasattr(env, name)]
+        what = f"without {', '.join(missing)}" if missing else "a class or a gymnasium environment"
+        raise _fault(f"{type(env).__name__} is {what}, expected a FunctionalEnv", "pass an object of your class")
+    limit = env.max_episode_steps
+    if not (limit is None or (isinstance(limit, int) and limit > 0)):
+        raise _fault(f"max_episode_steps is {limit!r}, expected a positive int or None", "set the attribute")
+    with needing("jax"):
+        from rollout_cli.workers.functional.program import Program, random_act  # noqa: PLC0415 - it loads JAX
+        from rollout_cli.workers.functional.types import check_step, reset_types  # noqa: PLC0415
+    from rollout_cli.workers.checks import BadValueError  # noqa: PLC0415
+
+    observations = SpaceRows(env.observation_space)
+    actions = SpaceRows(env.action_space)
+    sampled = env.action_space.sample()
+    act = random_act(actions) or (lambda *_: sampled)
+
+    def program() -> Program:
+        return Program(env, act, actions, limit=limit, rule=None, n_steps=n_steps)
+
+    try:
+        check_step(program(), {}, reset_types(program(), observations))
+    except BadValueError as error:
+        raise _fault(str(error), error.hint) from error
+    first, again = (_recorded(program(), observations, seed) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        if not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
+            raise _fault(
+                "two runs with the same keys differ",
+                "compute reset and step from their arguments alone: draw random numbers from the key",
+            )
+    columns = [array.reshape(-1, *leaf.shape) for leaf, array in zip(observations.leaves, first, strict=False)]
+    for row in zip(*columns, strict=True):
+        for leaf, value in zip(observations.leaves, row, strict=True):
+            low, high = leaf.bounds or (value, value)
+            if not ((value >= low) & (value <= high)).all():
+                raise _fault(
+                    f"an observation has {value} at {leaf.name!r}, outside {leaf.space}",
+                    "correct the space or the observation",
+                )
+
+
+def _recorded(program: Any, rows_of: SpaceRows, seed: int) -> list[Any]:
+    """Return what a block of four rows records: observations, rewards, flags and infos, one array each."""
+    import jax  # noqa: PLC0415 - only with a JAX environment
+
+    seeds = np.arange(seed, seed + 64, dtype=np.uint32)
+    rows = program.start(None, np.ones(4, bool), seeds[:4])
+    _, block = program.run({}, rows, np.ones(4, bool), seeds[4:], np.int32(60))
+    block = jax.tree.map(np.asarray, block)
+    return [*rows_of.columns(block.observations), *jax.tree.leaves((block.steps, block.last, block.is_over))]
+
+
+def _fault(message: str, hint: str) -> EnvError:
+    return EnvError(message, code="env-functional", hint=hint)

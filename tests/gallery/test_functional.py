@@ -1,0 +1,547 @@
+"""JAX environments: the engine that runs them in one compiled scan, gymnax, and `rollout collect`.
+
+JAX warns at each fork of a process that uses it, so `.ci/matrix/libraries` runs this module in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import rollout_cli
+from rollout_cli.envs.source import as_env_source
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.errors import EnvError, EnvLoadError, PolicyError, RolloutError
+from rollout_cli.policies.source import policy_source
+from rollout_cli.seeding.seeds import env_seed
+from rollout_cli.testing import check_functional_env
+from rollout_cli.workers.context import WorkerContext
+from rollout_cli.workers.functional import engine as engines
+from rollout_cli.workers.functional.engine import FunctionalEngine
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
+from rollout_cli.workers.native.engine import NativeEngine
+from rollout_cli.workers.values import EpisodeRules
+from tests.helpers.contents import row_dicts
+from tests.helpers.datasets import assert_same_data, has_commit, info_of
+from tests.helpers.errors import raises
+from tests.helpers.processes import called, executed, running
+from tests.workers.worlds import SEED, assert_same_episodes, by_number, run
+
+CARTPOLE = "gymnax:CartPole-v1"
+
+
+class Chain:
+    """A chain of 1 to 9 steps, drawn from the key; odd ones are truncated, even ones terminated.
+
+    The reward is 1 for action 1 and 0.5 for action 0; an info says the position.
+    """
+
+    observation_space = spaces.Dict(
+        {"place": spaces.Box(0, 10_000, (2,), np.float32), "parity": spaces.Discrete(2)}
+    )
+    action_space: spaces.Space[Any] = spaces.Discrete(2)
+    max_episode_steps: int | None = None
+    longest = 9
+
+    def observe(self, state: Any) -> Any:
+        position, length = state
+        return {
+            "place": jnp.stack([position, length]).astype(jnp.float32),
+            "parity": (position % 2).astype(jnp.int32),
+        }
+
+    def reset(self, key: Any) -> Any:
+        state = jnp.int32(0), jax.random.randint(key, (), 1, self.longest + 1)
+        return self.observe(state), state
+
+    def step(self, key: Any, state: Any, action: Any) -> Any:
+        position, length = state
+        state = position + 1, length
+        is_last = state[0] >= length
+        is_odd = length % 2 == 1
+        reward = jnp.where(action == 1, 1.0, 0.5)
+        info = {"at": {"position": state[0]}}
+        return self.observe(state), state, reward, is_last & ~is_odd, is_last & is_odd, info
+
+
+class Chooser:
+    """Takes action 1 with a probability, its parameter, and says the number that it drew."""
+
+    traces = 0
+
+    def __init__(self, spec: EnvSpec | None = None) -> None:
+        self.params = np.float32(0.5)
+
+    def get_param_values(self) -> Any:
+        return {"p": self.params}
+
+    def set_param_values(self, params: Any) -> None:
+        self.params = params["p"]
+
+    def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+        Chooser.traces += 1
+        drawn = jax.random.uniform(key)
+        return (drawn < params["p"]).astype(jnp.int32), {"drawn": drawn}
+
+
+class Parity:
+    """Takes the action of the observation, in a program and on the host."""
+
+    def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+        return observation["parity"]
+
+
+class HostParity:
+    """The same with numpy."""
+
+    def get_actions(self, observations: Any) -> Any:
+        return np.array(observations["parity"]), {}
+
+
+def make(
+    env: Any = None, policy: Any = None, *, n_envs: int = 3, limit: float | None = None, **rules: Any
+) -> VecWorker:
+    """Return a worker of an environment, by default Chain, and a policy, by default Chooser."""
+    context = WorkerContext(EpisodeRules(**rules))
+    common: dict[str, Any] = {"seed": SEED, "max_episode_length": limit, "worker_number": 2}
+    worker = VecWorker.in_context(context, n_envs=n_envs, **common)
+    worker.update_env(Chain() if env is None else as_env_source(env))
+    worker.update_agent(Chooser() if policy is None else policy)
+    return worker
+
+
+def check_chain(chunk: Chunk, longest: float = math.inf) -> None:
+    """Check that every episode is complete, with its flags, rewards and infos; `longest` is the limit of the run."""
+    for at in range(chunk.n_episodes):
+        one = chunk.episodes(at, at + 1)
+        places, parities = one.observations
+        drawn = int(places[0, 1])
+        length = int(min(drawn, longest))
+        assert list(range(length)) == places[:, 0].tolist()
+        assert [step % 2 for step in range(length)] == parities.tolist()
+        assert [[length, drawn]] == one.last_observations[0].tolist()
+        assert (length == drawn and drawn % 2 == 0) == one.terminated[0]
+        assert (length < drawn or drawn % 2 == 1 or length == longest) == one.truncated[0]
+        assert np.where(one.actions[0] == 1, 1.0, 0.5).tolist() == one.rewards.tolist()
+        assert [{"at": {"position": step + 1}} for step in range(length)] == row_dicts(one.env_infos)
+        choices = [info["drawn"] < 0.5 for info in row_dicts(one.agent_infos)]
+        assert choices == one.actions[0].astype(bool).tolist()
+        assert env_seed(SEED, int(one.numbers[0])) == one.seeds[0]
+
+
+# -- the engine ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_envs", [1, 3, 16, 50])
+def test_episodes_are_complete(n_envs: int) -> None:
+    """Every number once, in any number of rows, as ranges that come in any order."""
+    worker = make(n_envs=n_envs)
+    worker.assign([range(300, 340), range(2, 80, 2)])
+    worker.advance(-1.0)
+    chunk = run(worker, [range(3, 9, 2)])
+    assert sorted([*range(300, 340), *range(2, 80, 2), 3, 5, 7]) == chunk.numbers.tolist()
+    check_chain(chunk)
+    assert isinstance(worker._engine, FunctionalEngine)
+
+
+def test_an_episode_is_a_function_of_its_number() -> None:
+    """Whatever ran before it, in whichever row, worker and program."""
+    expected = run(make(), range(40))
+    for n_envs in (1, 20, 64):
+        worker = make(n_envs=n_envs)
+        worker.assign([range(20, 90)])
+        worker.advance(-1.0)
+        worker.retract(above=None)
+        actual = by_number([run(worker, range(20, 40)), run(worker, range(20))])
+        assert_same_episodes(expected, actual)
+
+
+def test_episodes_span_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few steps each, and rings of few; the limit of the run truncates."""
+    monkeypatch.setattr(engines, "_MOST_STEPS", 3)
+    monkeypatch.setattr("rollout_cli.workers.native.buffer._MOST_STEPS", 8)
+    monkeypatch.setattr("rollout_cli.workers.native.buffer._FEWEST_STEPS", 1)
+
+    class Long(Chain):
+        longest = 60
+
+    worker = make(Long(), limit=40)
+    chunk = run(worker, range(30), steps=2)
+    check_chain(chunk, 40)
+    assert {40} < set(chunk.lengths.tolist())
+    assert list(range(30)) == chunk.numbers.tolist()
+
+
+def test_numbers_above_are_retracted() -> None:
+    """Also those that run; what has ended stays."""
+
+    class Endless(Chain):
+        max_episode_steps = 2_000
+        longest = 5_000
+
+    worker = make(Endless(), n_envs=8)
+    worker.assign([range(20)])
+    worker.advance(-1.0)
+    assert tuple(range(8)) == worker.running_numbers
+    worker.retract(above=3)
+    assert (0, 1, 2, 3) == worker.running_numbers
+    chunk = run(worker, range(0))
+    assert [0, 1, 2, 3] == chunk.numbers.tolist()
+    check_chain(chunk, 2_000)
+
+
+def test_the_verbs() -> None:
+    """`rollout` runs a number in each row; one step call runs a block."""
+    worker = make()
+    assert 3 == len(worker.rollout().lengths)
+    worker.start_episode()
+    while not worker.step_episode():
+        pass
+    assert len(worker.collect_episode().lengths) >= 3
+
+
+def test_parameters_do_not_compile_again() -> None:
+    """They are arguments of the program."""
+    worker = make()
+    run(worker, range(9))
+    traces = Chooser.traces
+    for p in (0.0, 1.0):
+        worker.update_agent({"p": np.float32(p)})
+        assert {int(p)} == set(run(worker, range(9)).actions[0].tolist())
+    assert traces == Chooser.traces
+
+
+def test_another_policy_is_used() -> None:
+    """One of the same class, whose attributes differ."""
+
+    class Fixed:
+        def __init__(self, action: int) -> None:
+            self.action = action
+
+        def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+            return jnp.int32(self.action)
+
+    worker = make(policy=Fixed(0))
+    assert {0} == set(run(worker, range(9)).actions[0].tolist())
+    worker.update_agent(Fixed(1))
+    assert {1} == set(run(worker, range(9)).actions[0].tolist())
+
+
+def test_random_actions() -> None:
+    """Uniform over each space, a function of the episode; an unbounded space samples on the host."""
+    space = spaces.Tuple(
+        (
+            spaces.Discrete(3, start=-1),
+            spaces.Box(np.array([-2.0, 1.0], np.float32), np.array([4.0, 1.5], np.float32)),
+            spaces.MultiDiscrete([2, 5]),
+            spaces.MultiBinary(2),
+        )
+    )
+
+    class Wide(Chain):
+        action_space = space
+
+        def step(self, key: Any, state: Any, action: Any) -> Any:
+            return super().step(key, state, action[0])
+
+    chunk = run(make(Wide(), policy_source("random")), range(800))
+    assert_same_episodes(chunk, run(make(Wide(), policy_source("random"), n_envs=70), range(800)))
+    discrete, box, multi, binary = chunk.actions
+    for values, choices in ((discrete, [-1, 0, 1]), (multi[:, 1], range(5)), (binary[:, 0], range(2))):
+        counts = np.array([(values == choice).mean() for choice in choices])
+        assert 1.0 == pytest.approx(counts.sum())
+        assert np.abs(counts - 1 / len(counts)).max() < 0.03
+    assert [pytest.approx(1.0, abs=0.15), pytest.approx(1.25, abs=0.02)] == box.mean(axis=0).tolist()
+    assert (box >= [-2.0, 1.0]).all()
+    assert (box <= [4.0, 1.5]).all()
+
+    class Unbounded(Chain):
+        action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+        def step(self, key: Any, state: Any, action: Any) -> Any:
+            return super().step(key, state, action[0])
+
+    worker = make(Unbounded(), policy_source("random"))
+    assert 9 == run(worker, range(9)).n_episodes
+    assert isinstance(worker._engine, NativeEngine)
+
+
+def test_a_policy_of_the_host_runs_the_same_episodes() -> None:
+    """It acts between steps of a vector environment with the same keys."""
+    worker = make(policy=HostParity(), n_envs=5)
+    chunk = run(worker, range(40))
+    assert isinstance(worker._engine, NativeEngine)
+    assert_same_episodes(run(make(policy=Parity()), range(40)), chunk)
+
+
+# -- faults ----------------------------------------------------------------------------------------------------
+
+
+def test_invalid_actions() -> None:
+    """The error names episode and step, what ended before is kept; `clip` clips."""
+
+    class Pushed(Chain):
+        action_space = spaces.Box(0.0, 1.0, (), np.float32)
+
+    class Pushing:
+        def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+            place = observation["place"]
+            return jnp.where((place[0] == 3) & (place[1] == 8), 2.0, 0.0)
+
+    worker = make(Pushed(), Pushing())
+    worker.assign([range(200)])
+    with raises(PolicyError, "action-outside-space", "2.0", "step 3"):
+        while worker.has_work:
+            worker.advance(-1.0)
+    assert worker.finished_rows
+    clipping = make(Pushed(), Pushing(), invalid_action="clip")
+    assert 1.0 == run(clipping, range(200)).actions[0].max()
+    sending = make(Pushed(), Pushing(), invalid_action="warn")
+    assert 2.0 == run(sending, range(200)).actions[0].max()
+
+
+class _Wrong(Chain):
+    fault = ""
+
+    def reset(self, key: Any) -> Any:
+        observation, state = super().reset(key)
+        if self.fault == "shape":
+            observation["place"] = jnp.zeros(3)
+        if self.fault == "raises":
+            raise ValueError("no map")
+        return observation, state
+
+    def step(self, key: Any, state: Any, action: Any) -> Any:
+        observation, state, reward, terminated, truncated, info = super().step(key, state, action)
+        if self.fault == "flag":
+            terminated = terminated.astype(jnp.float32)
+        if self.fault == "reward":
+            reward = reward[None]
+        if self.fault == "info":
+            info["list"] = [jnp.zeros(2)]
+        if self.fault == "state":
+            state = state[0], state[1] + 0.5
+        return observation, state, reward, terminated, truncated, info
+
+
+FAULTS = {
+    "shape": ("batch-shape", "'place'", "float32(3,)", "float32(2,)"),
+    "raises": ("env-raised", "ValueError: no map"),
+    "flag": ("step-value", "terminated is float32()"),
+    "reward": ("step-value", "reward is float32(1,)"),
+    "info": ("info-type", "'list'"),
+    "state": ("state-type", "the state[1] is float32()", "expected int32()"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_named_before_anything_runs(fault: str) -> None:
+    """By the worker, and by the check for users, where the environment does not raise by itself."""
+    env = _Wrong()
+    env.fault = fault
+    code, *words = FAULTS[fault]
+    worker = make(env)
+    worker.assign([range(3)])
+    with raises(EnvError, code, *words):
+        worker.advance(-1.0)
+    if fault != "raises":
+        with raises(EnvError, "env-functional", *words):
+            check_functional_env(env)
+
+
+def test_the_check_for_users() -> None:
+    """It accepts Chain, and finds state outside of the arguments and observations outside of their space."""
+    check_functional_env(Chain())
+
+    class Counting(Chain):
+        calls = 0
+
+        def reset(self, key: Any) -> Any:
+            self.calls += 1
+            observation, (position, length) = super().reset(key)
+            return observation, (position + self.calls, length)
+
+    with raises(EnvError, "env-functional", "two runs with the same keys differ"):
+        check_functional_env(Counting())
+
+    class Narrow(Chain):
+        observation_space = spaces.Dict({**Chain.observation_space, "place": spaces.Box(0, 3, (2,), np.float32)})
+
+    with raises(EnvError, "env-functional", "'place'", "outside"):
+        check_functional_env(Narrow())
+    wrong: Any = gymnasium.make("CartPole-v1")
+    with raises(EnvError, "env-functional", "gymnasium"):
+        check_functional_env(wrong)
+
+
+def test_what_has_no_meaning_is_refused() -> None:
+    """Wrappers, resets with options, fresh environments, overridden methods, native vectorization."""
+    common: dict[str, Any] = {"seed": SEED, "max_episode_length": None, "worker_number": 0}
+    with raises(EnvLoadError, "env-functional", "fresh_env"):
+        VecWorker(n_envs=2, fresh_env=True, **common).update_env(Chain())
+    with raises(EnvLoadError, "env-functional", "reset options"):
+        make(reset_options={"x": 1})
+
+    class Own(DefaultWorker):
+        def step_env(self, env: Any, action: Any) -> Any:
+            return env.step(action)
+
+    with raises(EnvLoadError, "env-functional", "step_env"):
+        Own(**common).update_env(Chain())
+    with raises(EnvLoadError, "env-not-vector", "JAX"):
+        VecWorker(n_envs=2, vectorization="native", **common).update_env(as_env_source(CARTPOLE))
+    with raises(EnvLoadError, "env-unknown", "CartPole-v2"):
+        make("gymnax:CartPole-v2")
+    config = rollout_cli.CollectConfig(
+        env=CARTPOLE, wrapper=("TimeAwareObservation",), timesteps=9, sampler="local"
+    )
+    with raises(RolloutError, "wrapper-vector", "TimeAwareObservation"):
+        rollout_cli.collect(config)
+
+
+# -- gymnax ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env_id", gymnax.registered_envs)
+def test_environments_of_gymnax(env_id: str) -> None:
+    """Each runs with random actions; an episode that reaches the time limit is truncated."""
+    env = as_env_source(f"gymnax:{env_id}").build()
+    worker = make(f"gymnax:{env_id}", policy_source("random"), n_envs=16)
+    chunk = run(worker, range(20))
+    assert list(range(20)) == chunk.numbers.tolist()
+    assert (chunk.terminated | chunk.truncated).all()
+    limit = env.max_episode_steps  # type: ignore[union-attr]
+    assert (chunk.lengths <= limit).all()
+    assert (chunk.truncated == (chunk.lengths == limit)).all()
+
+
+class Leaning:
+    """Pushes CartPole to the side where it leans, mostly."""
+
+    def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+        return ((observation[2] > 0) ^ (jax.random.uniform(key) < 0.2)).astype(jnp.int32)
+
+
+def test_episodes_equal_a_plain_loop() -> None:
+    """A hundred episodes of CartPole, every field, next to a loop of gymnax's functions with the documented keys."""
+    source = rollout_cli.envs.source.env_source(CARTPOLE, {"max_steps_in_episode": 60})  # type: ignore[attr-defined]
+    worker = make(source, Leaning(), n_envs=32)
+    chunk = run(worker, range(100))
+    env, params = gymnax.make("CartPole-v1")
+    step = jax.jit(env.step_env)
+    assert chunk.terminated.any()
+    assert chunk.truncated.any()
+    for at in range(100):
+        one = chunk.episodes(at, at + 1)
+        key, reset_key = jax.random.split(jax.random.key(np.uint32(env_seed(SEED, at))))
+        observation, state = env.reset_env(reset_key, params)
+        for row in range(one.n_steps):
+            key, action_key, step_key = jax.random.split(key, 3)
+            action = Leaning().jax_act(action_key, observation, {})
+            assert np.array_equal(observation, one.observations[0][row])
+            assert action == one.actions[0][row]
+            observation, state, reward, terminated, _ = step(step_key, state, action, params)
+            assert reward == one.rewards[row]
+            assert bool(terminated) == (row == one.n_steps - 1 and one.terminated[0])
+        assert np.array_equal(observation, one.last_observations[0][0])
+        assert (state.time == 60) == one.truncated[0]
+
+
+# -- collect ---------------------------------------------------------------------------------------------------
+
+WORDS = ("collect", "--env", CARTPOLE, "--timesteps", "3000", "--seed", "5", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of one worker with 16 rows."""
+    out = tmp_path_factory.mktemp("collected") / "data"
+    called(*WORDS, "--workers", "1", "--envs-per-worker", "16", "--output", out)
+    return out
+
+
+def test_same_bytes(collected: Path, tmp_path: Path) -> None:
+    """For two workers and for 64 rows; the record says what ran, and the run is reproducible."""
+    out = tmp_path / "data"
+    called(*WORDS, "--workers", "2", "--envs-per-worker", "64", "--output", out)
+    assert_same_data(collected, out)
+    called("verify", out)
+    source = info_of(out)["sources"][0]
+    assert "rollout_cli.envs.functional.gymnax.GymnaxEnv" == source["env"]["class"]
+    assert 500 == source["env"]["max_episode_length"]
+    assert CARTPOLE == source["env_source"]["spec"]
+    assert {"gymnax", "jax"} <= source["versions"].keys()
+    assert ("yes", "n_envs") == (source["reproducible"]["status"], source["reproducible"]["scope"])
+
+
+def test_replay(collected: Path) -> None:
+    """Episodes are repeated bit for bit from their seeds, without `--trust`, and by their actions on the host."""
+    called("replay", collected, "--episodes", "0:5")
+    env, policy = CARTPOLE, f"replay:{collected}"
+    batch = rollout_cli.load(collected)
+    again = run_local(env, policy, 5)
+    for episode, other in zip((batch[at] for at in range(5)), again.split(), strict=True):
+        assert np.array_equal(episode.observations, other.observations)
+        assert np.array_equal(episode.actions, other.actions)
+
+
+def run_local(env: str, policy: str, n_episodes: int) -> Any:
+    """Return episodes that a policy of the host runs in this process."""
+    factory = rollout_cli.WorkerFactory(worker_class=VecWorker, worker_args={"n_envs": 4}, n_workers=1, seed=5)
+    with rollout_cli.LocalSampler(policy_source(policy), env, worker_factory=factory) as sampler:
+        return sampler.obtain_exact_episodes(n_episodes, None)
+
+
+def test_a_killed_run_is_resumed(collected: Path, tmp_path: Path) -> None:
+    """With the same bytes at its end."""
+    out = tmp_path / "data"
+    words = (*WORDS, "--workers", "2", "--envs-per-worker", "16", "--output", out, "--flush-every", "0.05")
+    with running(*words, "--timesteps", "3000000") as run:
+        run.wait_until(lambda: has_commit(out))
+        run.kill()
+    assert 3000 <= rollout_cli.load(out).info["steps"] < 3_000_000
+    longer = tmp_path / "whole"
+    steps = str(rollout_cli.load(out).info["steps"] + 20_000)
+    called("collect", "--resume", "--timesteps", steps, "--quiet", "--output", out)
+    called(*WORDS, "--timesteps", steps, "--workers", "1", "--envs-per-worker", "16", "--output", longer)
+    assert_same_data(longer, out)
+
+
+def test_jax_is_loaded_in_workers_alone(tmp_path: Path) -> None:
+    """Neither in the parent of a JAX environment, nor in any process of a Python environment."""
+    executed(
+        """
+        import sys
+        import rollout_cli
+        from rollout_cli.workers.kinds import VecWorker
+        if __name__ == "__main__":
+            arguments = {"timesteps": 500, "workers": 1, "envs_per_worker": 16, "seed": 0}
+            rollout_cli.collect(rollout_cli.CollectConfig(env="gymnax:CartPole-v1", output="jax", **arguments))
+            rollout_cli.collect(rollout_cli.CollectConfig(
+                env="CartPole-v1", output="plain", sampler="local", **arguments))
+            assert "jax" not in sys.modules
+        """,
+        tmp_path,
+    )
+    assert "jax" in sys.modules
+
+
+def test_a_sampler_of_this_process() -> None:
+    """With new parameters at each call."""
+    factory = rollout_cli.WorkerFactory(worker_class=VecWorker, worker_args={"n_envs": 8}, n_workers=1, seed=5)
+    with rollout_cli.LocalSampler(Chooser(), Chain(), worker_factory=factory) as sampler:
+        for p in (0.0, 1.0):
+            batch = sampler.obtain_samples(0, 300, agent_update={"p": np.float32(p)})
+            assert {int(p)} == set(batch.actions.tolist())
+            assert batch.lengths.sum() >= 300
