@@ -9,6 +9,7 @@ import numpy as np
 from rollout_cli.envs.functional.protocol import FunctionalEnv, is_functional
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import EnvError
+from rollout_cli.policies.policy import named
 from rollout_cli.sources.loading import needing
 
 _ATTRIBUTES = ("observation_space", "action_space", "max_episode_steps", "reset", "step")
@@ -36,8 +37,11 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
     """
     if not is_functional(env):
         missing = [name for name in _ATTRIBUTES if not hasattr(env, name)]
-        what = f"without {', '.join(missing)}" if missing else "a class or a gymnasium environment"
-        raise _fault(f"{type(env).__name__} is {what}, expected a FunctionalEnv", "pass an object of your class")
+        lacks = f" (it lacks {', '.join(missing)})" if missing else ""
+        raise _fault(
+            f"expected a FunctionalEnv, got {named(env)}{lacks}",
+            "pass an object of your class, not of gymnasium's",
+        )
     limit = env.max_episode_steps
     if not (limit is None or (isinstance(limit, int) and limit > 0)):
         raise _fault(f"max_episode_steps is {limit!r}, expected a positive int or None", "set the attribute")
@@ -65,7 +69,9 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
                 "two runs with the same keys differ",
                 "compute reset and step from their arguments alone: draw random numbers from the key",
             )
-    columns = [array.reshape(-1, *leaf.shape) for leaf, array in zip(observations.leaves, first, strict=False)]
+    columns = [
+        array.reshape(-1, *leaf.shape) for leaf, array in zip(observations.leaves, first, strict=False)
+    ]
     for row in zip(*columns, strict=True):
         for leaf, value in zip(observations.leaves, row, strict=True):
             low, high = leaf.bounds or (value, value)

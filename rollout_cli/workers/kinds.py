@@ -110,9 +110,16 @@ class DefaultWorker(Worker):
 
     def _functional_engine(self, setting: Setting, env: FunctionalEnv) -> Engine:
         """Return the engine of a JAX environment, which depends on where the policy acts."""
+        from rollout_cli.envs.functional.vector import (  # noqa: PLC0415 - it loads JAX
+            FunctionalGymEnv,
+            FunctionalVectorEnv,
+        )
         from rollout_cli.workers.functional.engine import FunctionalEngine, jax_function  # noqa: PLC0415 - as above
 
         act = jax_function(setting.policy, SpaceRows(setting.worker.env_spec.action_space))
+        if setting.policy.row_by_row:
+            single = FunctionalVectorEnv(env, 1)
+            return SequentialRows(setting, [FunctionalGymEnv(single) for _ in range(self._n_envs)], None)
         if act is None:
             return NativeEngine(setting, NativeRows(self._envs[0], self._n_envs, self._seed))
         return FunctionalEngine(setting, env, act, self._n_envs)

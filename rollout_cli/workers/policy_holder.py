@@ -109,7 +109,9 @@ class PolicyHolder:
 def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
     """Raise PolicyLoadError if the policy acts row by row in a vector environment, or `envs` lack masks."""
     name = name_of(policy.users_own)
-    is_native = isinstance(envs[0], VectorEnv)
+    # The rows of a JAX environment can also be stepped one at a time.
+    is_vector = isinstance(envs[0], VectorEnv)
+    is_native = is_vector and not hasattr(envs[0], "functional")
     instead = 'omit {vectorization="native"} to step {envs_per_worker=…} single environments'
     if is_native and policy.row_by_row:
         raise PolicyLoadError(
@@ -119,7 +121,7 @@ def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
             hint="define get_actions on the policy, and let its reset, if any, accept a mask of rows; "
             f"or {instead}",
         )
-    if policy.takes_masks and (is_native or not all(env.has_wrapper_attr("action_masks") for env in envs)):
+    if policy.takes_masks and (is_vector or not all(env.has_wrapper_attr("action_masks") for env in envs)):
         hint = "add a method action_masks() to the environment, or wrap it in sb3_contrib's ActionMasker"
         if is_native:
             hint = f"{instead} with a method action_masks()"

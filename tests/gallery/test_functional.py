@@ -31,6 +31,7 @@ from rollout_cli.workers.functional import engine as engines
 from rollout_cli.workers.functional.engine import FunctionalEngine
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.native.engine import NativeEngine
+from rollout_cli.workers.rows.sequential import SequentialRows
 from rollout_cli.workers.values import EpisodeRules
 from tests.helpers.contents import row_dicts
 from tests.helpers.datasets import assert_same_data, has_commit, info_of
@@ -109,6 +110,11 @@ class HostParity:
         return np.array(observations["parity"]), {}
 
 
+def single_parity(observation: Any) -> int:
+    """The same for one observation at a time."""
+    return int(observation["parity"])
+
+
 def make(
     env: Any = None, policy: Any = None, *, n_envs: int = 3, limit: float | None = None, **rules: Any
 ) -> VecWorker:
@@ -125,16 +131,16 @@ def check_chain(chunk: Chunk, longest: float = math.inf) -> None:
     """Check that every episode is complete, with its flags, rewards and infos; `longest` is the limit of the run."""
     for at in range(chunk.n_episodes):
         one = chunk.episodes(at, at + 1)
-        places, parities = one.observations
+        parities, places = one.observations
         drawn = int(places[0, 1])
         length = int(min(drawn, longest))
         assert list(range(length)) == places[:, 0].tolist()
         assert [step % 2 for step in range(length)] == parities.tolist()
-        assert [[length, drawn]] == one.last_observations[0].tolist()
+        assert [[length, drawn]] == one.last_observations[1].tolist()
         assert (length == drawn and drawn % 2 == 0) == one.terminated[0]
         assert (length < drawn or drawn % 2 == 1 or length == longest) == one.truncated[0]
         assert np.where(one.actions[0] == 1, 1.0, 0.5).tolist() == one.rewards.tolist()
-        assert [{"at": {"position": step + 1}} for step in range(length)] == row_dicts(one.env_infos)
+        assert [{"at.position": step + 1} for step in range(length)] == row_dicts(one.env_infos)
         choices = [info["drawn"] < 0.5 for info in row_dicts(one.agent_infos)]
         assert choices == one.actions[0].astype(bool).tolist()
         assert env_seed(SEED, int(one.numbers[0])) == one.seeds[0]
@@ -188,7 +194,10 @@ def test_numbers_above_are_retracted() -> None:
 
     class Endless(Chain):
         max_episode_steps = 2_000
-        longest = 5_000
+
+        def reset(self, key: Any) -> Any:
+            state = jnp.int32(0), jnp.int32(5_000)
+            return self.observe(state), state
 
     worker = make(Endless(), n_envs=8)
     worker.assign([range(20)])
@@ -277,12 +286,14 @@ def test_random_actions() -> None:
     assert isinstance(worker._engine, NativeEngine)
 
 
-def test_a_policy_of_the_host_runs_the_same_episodes() -> None:
-    """It acts between steps of a vector environment with the same keys."""
-    worker = make(policy=HostParity(), n_envs=5)
-    chunk = run(worker, range(40))
-    assert isinstance(worker._engine, NativeEngine)
-    assert_same_episodes(run(make(policy=Parity()), range(40)), chunk)
+@pytest.mark.parametrize(("policy", "kind"), [(HostParity(), NativeEngine), (single_parity, SequentialRows)])
+def test_a_policy_of_the_host_runs_the_same_episodes(policy: Any, kind: type[Any]) -> None:
+    """It acts between steps with the same keys, for all rows or for one."""
+    for limit in (None, 4):
+        worker = make(policy=policy, n_envs=5, limit=limit)
+        chunk = run(worker, range(40))
+        assert isinstance(worker._engine, kind)
+        assert_same_episodes(run(make(policy=Parity(), limit=limit), range(40)), chunk)
 
 
 # -- faults ----------------------------------------------------------------------------------------------------
@@ -299,7 +310,7 @@ def test_invalid_actions() -> None:
             place = observation["place"]
             return jnp.where((place[0] == 3) & (place[1] == 8), 2.0, 0.0)
 
-    worker = make(Pushed(), Pushing())
+    worker = make(Pushed(), Pushing(), n_envs=30)
     worker.assign([range(200)])
     with raises(PolicyError, "action-outside-space", "2.0", "step 3"):
         while worker.has_work:
@@ -376,12 +387,14 @@ def test_the_check_for_users() -> None:
         check_functional_env(Counting())
 
     class Narrow(Chain):
-        observation_space = spaces.Dict({**Chain.observation_space, "place": spaces.Box(0, 3, (2,), np.float32)})
+        observation_space = spaces.Dict(
+            {**Chain.observation_space, "place": spaces.Box(0, 3, (2,), np.float32)}
+        )
 
     with raises(EnvError, "env-functional", "'place'", "outside"):
         check_functional_env(Narrow())
     wrong: Any = gymnasium.make("CartPole-v1")
-    with raises(EnvError, "env-functional", "gymnasium"):
+    with raises(EnvError, "env-functional", "got a TimeLimit", "max_episode_steps"):
         check_functional_env(wrong)
 
 
@@ -389,7 +402,7 @@ def test_what_has_no_meaning_is_refused() -> None:
     """Wrappers, resets with options, fresh environments, overridden methods, native vectorization."""
     common: dict[str, Any] = {"seed": SEED, "max_episode_length": None, "worker_number": 0}
     with raises(EnvLoadError, "env-functional", "fresh_env"):
-        VecWorker(n_envs=2, fresh_env=True, **common).update_env(Chain())
+        VecWorker(n_envs=2, fresh_env=True, **common).update_env(as_env_source(CARTPOLE))
     with raises(EnvLoadError, "env-functional", "reset options"):
         make(reset_options={"x": 1})
 
@@ -434,7 +447,10 @@ class Leaning:
 
 
 def test_episodes_equal_a_plain_loop() -> None:
-    """A hundred episodes of CartPole, every field, next to a loop of gymnax's functions with the documented keys."""
+    """A hundred episodes of CartPole, every field, next to a loop of gymnax's functions with the documented keys.
+
+    The last bits of numbers may differ, since XLA compiles other programs.
+    """
     source = rollout_cli.envs.source.env_source(CARTPOLE, {"max_steps_in_episode": 60})  # type: ignore[attr-defined]
     worker = make(source, Leaning(), n_envs=32)
     chunk = run(worker, range(100))
@@ -448,13 +464,13 @@ def test_episodes_equal_a_plain_loop() -> None:
         observation, state = env.reset_env(reset_key, params)
         for row in range(one.n_steps):
             key, action_key, step_key = jax.random.split(key, 3)
-            action = Leaning().jax_act(action_key, observation, {})
-            assert np.array_equal(observation, one.observations[0][row])
-            assert action == one.actions[0][row]
+            assert np.allclose(observation, one.observations[0][row], rtol=1e-4, atol=1e-5)
+            action = one.actions[0][row]
+            assert action == Leaning().jax_act(action_key, one.observations[0][row], {})
             observation, state, reward, terminated, _ = step(step_key, state, action, params)
             assert reward == one.rewards[row]
-            assert bool(terminated) == (row == one.n_steps - 1 and one.terminated[0])
-        assert np.array_equal(observation, one.last_observations[0][0])
+            assert bool(terminated) == (row == one.n_steps - 1 and bool(one.terminated[0]))
+        assert np.allclose(observation, one.last_observations[0][0], rtol=1e-4, atol=1e-5)
         assert (state.time == 60) == one.truncated[0]
 
 
@@ -498,7 +514,9 @@ def test_replay(collected: Path) -> None:
 
 def run_local(env: str, policy: str, n_episodes: int) -> Any:
     """Return episodes that a policy of the host runs in this process."""
-    factory = rollout_cli.WorkerFactory(worker_class=VecWorker, worker_args={"n_envs": 4}, n_workers=1, seed=5)
+    factory = rollout_cli.WorkerFactory(
+        worker_class=VecWorker, worker_args={"n_envs": 4}, n_workers=1, seed=5
+    )
     with rollout_cli.LocalSampler(policy_source(policy), env, worker_factory=factory) as sampler:
         return sampler.obtain_exact_episodes(n_episodes, None)
 
@@ -539,7 +557,9 @@ def test_jax_is_loaded_in_workers_alone(tmp_path: Path) -> None:
 
 def test_a_sampler_of_this_process() -> None:
     """With new parameters at each call."""
-    factory = rollout_cli.WorkerFactory(worker_class=VecWorker, worker_args={"n_envs": 8}, n_workers=1, seed=5)
+    factory = rollout_cli.WorkerFactory(
+        worker_class=VecWorker, worker_args={"n_envs": 8}, n_workers=1, seed=5
+    )
     with rollout_cli.LocalSampler(Chooser(), Chain(), worker_factory=factory) as sampler:
         for p in (0.0, 1.0):
             batch = sampler.obtain_samples(0, 300, agent_update={"p": np.float32(p)})

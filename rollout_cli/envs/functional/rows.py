@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rollout_cli.envs.functional.protocol import FunctionalEnv
 from rollout_cli.episodes.spaces import Tree
@@ -79,8 +80,10 @@ def _typed(value: Any) -> Any:
 
 def _like(value: Any, before: Any) -> Any:
     """Return an array with a fixed dtype: of a Python number, the dtype before the step."""
-    is_number = isinstance(value, bool | int | float) or value.weak_type
-    return jnp.asarray(value, before.dtype) if is_number and not _is_key(before) else _typed(value)
+    value = jnp.asarray(value)
+    if not _is_key(value) and value.weak_type and np.can_cast(value.dtype, before.dtype, "same_kind"):
+        return jnp.asarray(value, before.dtype)
+    return _typed(value)
 
 
 def _is_key(value: Any) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import jax
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -38,12 +40,16 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(env.action_space, num_envs)
         self._rows: Any = None
 
+        limit = env.max_episode_steps
+
         def reset(rows: Any, mask: Any, seeds: Any) -> Any:
             started = jax.vmap(lambda seed: first_row(env, seed))(seeds)
             return started if rows is None else selected(mask, started, rows)
 
         def step(rows: Any, actions: Any) -> Any:
-            return jax.vmap(lambda row, action: next_row(env, row, lambda *_: (action, {})))(rows, actions)
+            return jax.vmap(lambda row, action: next_row(env, row, lambda *_: (action, {}), limit))(
+                rows, actions
+            )
 
         self._reset = jax.jit(reset)
         self._step = jax.jit(step)
@@ -65,6 +71,37 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
         self._rows = rows
         step = _on_host(step)
         return _on_host(rows.observation), step.reward, step.terminated, step.truncated, step.env_infos
+
+
+class FunctionalGymEnv(gymnasium.Env[Any, Any]):
+    """One row of a FunctionalEnv as a gymnasium environment, for policies that act on one observation.
+
+    Args:
+        rows: The environment with one row; only its compiled functions are shared.
+    """
+
+    def __init__(self, rows: FunctionalVectorEnv) -> None:
+        self.observation_space = rows.single_observation_space
+        self.action_space = rows.single_action_space
+        self._rows = copy.copy(rows)
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,  # noqa: ARG002
+    ) -> tuple[Tree, dict[str, Any]]:
+        observations, infos = self._rows.reset(seed=None if seed is None else [seed])
+        return _first(observations), infos
+
+    def step(self, action: Tree) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
+        result: Any = _first(self._rows.step(jax.tree.map(lambda value: np.asarray(value)[None], action)))
+        return result
+
+
+def _first(tree: Any) -> Any:
+    """Return the first row of a tree of arrays (n, ...)."""
+    return jax.tree.map(lambda values: values[0], tree)
 
 
 def _on_host(tree: Any) -> Any:

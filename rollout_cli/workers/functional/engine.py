@@ -265,6 +265,7 @@ class FunctionalEngine:
         """Return the error for the first row that has an invalid action in a step of the block."""
         row = int(np.flatnonzero(~block.is_valid[step])[0])
         self._where = self._acting
+        self._running.start[row] += self._n_steps - step  # `fail` counts up to the end of the block.
         for leaf, values in zip(self._actions.leaves, self._actions.columns(block.steps.action), strict=True):
             value = values[step, row]
             low, high = leaf.bounds or (value, value)
@@ -305,4 +306,3 @@ class FunctionalEngine:
         self._buffer.forget(numbers[mask].tolist())
         numbers[mask] = NO_NUMBER
         self._worker.crash_box.note(numbers[: self._n_rows])
-
