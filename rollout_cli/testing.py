@@ -42,7 +42,7 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
             f"expected a FunctionalEnv, got {named(env)}{lacks}",
             "pass an object of your class, not of gymnasium's",
         )
-    limit = env.max_episode_steps
+    limit: Any = env.max_episode_steps
     if not (limit is None or (isinstance(limit, int) and limit > 0)):
         raise _fault(f"max_episode_steps is {limit!r}, expected a positive int or None", "set the attribute")
     with needing("jax"):

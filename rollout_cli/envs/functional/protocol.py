@@ -15,18 +15,21 @@ class FunctionalEnv(Protocol):
 
     Both functions describe one row, without a batch dimension. Observations are trees of arrays (dicts for
     Dict spaces, tuples for Tuple spaces); the state is any pytree of arrays with fixed shapes and dtypes.
-    `rollout_cli.testing.check_functional_env` checks an implementation.
-
-    Attributes:
-        observation_space: The space of one observation.
-        action_space: The space of one action.
-        max_episode_steps: Steps after which an episode is truncated; None if the environment has no limit. The
-            worker counts them: `step` need not.
+    `rollout_cli.testing.check_functional_env` checks an implementation. The spaces and the limit may be plain
+    attributes.
     """
 
-    observation_space: Space
-    action_space: Space
-    max_episode_steps: int | None
+    @property
+    def observation_space(self) -> Space:
+        """The space of one observation."""
+
+    @property
+    def action_space(self) -> Space:
+        """The space of one action."""
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """Steps after which the worker truncates an episode, so `step` need not; None for no limit."""
 
     def reset(self, key: Any) -> tuple[Tree, Any]:
         """Return the first observation and state; `key` is a typed JAX key."""

@@ -95,8 +95,9 @@ class FunctionalGymEnv(gymnasium.Env[Any, Any]):
         return _first(observations), infos
 
     def step(self, action: Tree) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
-        result: Any = _first(self._rows.step(jax.tree.map(lambda value: np.asarray(value)[None], action)))
-        return result
+        actions = jax.tree.map(lambda value: np.asarray(value)[None], action)
+        observation, reward, terminated, truncated, info = _first(self._rows.step(actions))
+        return observation, reward, terminated, truncated, info
 
 
 def _first(tree: Any) -> Any:

@@ -28,8 +28,8 @@ def check_action(program: Program, actions: SpaceRows, params: Any, row: Row) ->
     _check_infos(infos)
 
 
-def check_step(program: Program, params: Any, row: Row) -> Row:
-    """Return the types of the row after a step; BadValueError if a value of the step has a wrong type."""
+def check_step(program: Program, params: Any, row: Row) -> None:
+    """Raise BadValueError if a value of a step has a wrong type, or the row's types change."""
     following, step = jax.eval_shape(program.next, params, row)
     for name, kinds, expected in (
         ("reward", "biuf", "a number"),
@@ -51,14 +51,14 @@ def check_step(program: Program, params: Any, row: Row) -> Row:
                 "return observations and states of one structure, with the same shapes and dtypes",
                 code="state-type",
             )
-    return following
 
 
 def _pairs(before: Row, after: Row) -> Iterator[tuple[str, str, str]]:
     """Yield the place and the types before and after a step of each leaf of observation and state."""
     for name in ("observation", "state"):
         old, new = getattr(before, name), getattr(after, name)
-        yield f"the structure of the {name}", *(str(jax.tree.structure(tree)) for tree in (old, new))
+        structures = [str(jax.tree.structure(tree)) for tree in (old, new)]
+        yield f"the structure of the {name}", structures[0], structures[1]
         leaves = zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True)
         for (path, one), other in leaves:
             place = f"the {name}{jax.tree_util.keystr(path)}"
