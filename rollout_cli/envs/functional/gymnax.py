@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 import gymnax
+import jax
+from gymnasium import spaces
 from gymnax.environments.spaces import gymnax_space_to_gym_space
 
-from rollout_cli.episodes.spaces import Tree
+from rollout_cli.episodes.spaces import Space, Tree
 from rollout_cli.errors import EnvLoadError, misspelt
 
 
@@ -29,13 +31,23 @@ class GymnaxEnv:
                 hint=misspelt(env_id, gymnax.registered_envs)
                 or f"use one of: {', '.join(gymnax.registered_envs)}",
             )
-        _, params = gymnax.make(env_id)
+        env, params = gymnax.make(env_id)
         fields = {field.name for field in dataclasses.fields(params)}
-        self._env, params = gymnax.make(env_id, **{k: v for k, v in kwargs.items() if k not in fields})
-        self._params: Any = params.replace(**{k: v for k, v in kwargs.items() if k in fields})
-        self.observation_space = gymnax_space_to_gym_space(self._env.observation_space(self._params))
+        if arguments := {name: value for name, value in kwargs.items() if name not in fields}:
+            env, params = gymnax.make(env_id, **arguments)
+        self._env = env
+        self._params: Any = params.replace(**{name: kwargs[name] for name in kwargs.keys() & fields})
+        self.observation_space = self._observation_space()
         self.action_space = gymnax_space_to_gym_space(self._env.action_space(self._params))
         self.max_episode_steps = int(self._params.max_steps_in_episode)
+
+    def _observation_space(self) -> Space:
+        space: Space = gymnax_space_to_gym_space(self._env.observation_space(self._params))
+        observation, _ = jax.eval_shape(self._env.reset_env, jax.random.key(0), self._params)
+        if isinstance(space, spaces.Box) and observation.dtype != space.dtype:
+            # Catch-bsuite declares integers and returns floats.
+            return spaces.Box(space.low, space.high, space.shape, observation.dtype.type)
+        return space
 
     def reset(self, key: Any) -> tuple[Tree, Any]:
         observation, state = self._env.reset_env(key, self._params)
