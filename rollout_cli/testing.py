@@ -1,4 +1,4 @@
-"""Checks that users can run in the tests of their own environments."""
+"""Checks for the tests of environments."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
 
 
 def _recorded(program: Any, rows_of: SpaceRows, seed: int) -> list[Any]:
-    """Return what a block of four rows records: observations, rewards, flags and infos, one array each."""
+    """Return the arrays that a block of four rows records: observations, rewards, flags and infos."""
     import jax  # noqa: PLC0415 - only with a JAX environment
 
     seeds = np.arange(seed, seed + 64, dtype=np.uint32)

@@ -95,7 +95,7 @@ def describe_env(env: Any) -> Record:
         env_id = env.spec.id
         with contextlib.suppress(TypeError, ValueError):
             spec_json = env.spec.to_json()
-    # Of a JAX environment, the rows are no part of the record: they decide only which program runs.
+    # The record of a JAX environment leaves out its rows, which decide only which program runs.
     functional = getattr(env, "functional", None) if isinstance(env, VectorEnv) else None
     described = layers(env) if functional is None else [functional]
     *wrappers, innermost = (f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in described)

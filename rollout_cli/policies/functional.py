@@ -43,6 +43,5 @@ class FunctionalPolicy(AdaptedPolicy):
         raise PolicyError(
             f"{name_of(self.wrapped)} has jax_act alone, which needs a JAX environment",
             code="policy-not-batched",
-            hint="collect in a JAX environment such as gymnax:CartPole-v1, without noise or mixtures; "
-            "or define get_action or get_actions",
+            hint="collect in a JAX environment such as gymnax:CartPole-v1, without noise or mixtures",
         )

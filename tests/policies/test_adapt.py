@@ -625,7 +625,7 @@ class Broken:
 def test_an_attribute_that_cannot_be_read(candidate: type[Any], raised: str) -> None:
     """The object is refused in one line, and is not taken for a policy of another kind."""
     for call in (adapt_policy, partial(instantiate, options={})):
-        with raises(PolicyLoadError, "policy-type", candidate.__name__, "get_action", raised) as caught:
+        with raises(PolicyLoadError, "policy-type", candidate.__name__, "reading its", raised) as caught:
             call(candidate(), ENV_SPEC)
         assert (raised == "RecursionError: ") == (caught.value.details == "")
 

@@ -56,7 +56,8 @@ def check_step(program: Program, params: Any, row: Row) -> None:
 def _pairs(before: Row, after: Row) -> Iterator[tuple[str, str, str]]:
     """Yield the place and the types before and after a step of each leaf of observation and state."""
     for name in ("observation", "state"):
-        old, new = getattr(before, name), getattr(after, name)
+        old = getattr(before, name)
+        new = getattr(after, name)
         structures = [str(jax.tree.structure(tree)) for tree in (old, new)]
         yield f"the structure of the {name}", structures[0], structures[1]
         leaves = zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True)
@@ -100,6 +101,6 @@ def _check_infos(infos: Any, path: str = "") -> None:
         raise BadValueError(
             f"the infos{f' at {path!r}' if path else ''} are a {type(infos).__name__}, "
             "expected dictionaries of arrays",
-            "return {} if there are no infos",
+            "return {} if a step has no infos",
             code="info-type",
         )
