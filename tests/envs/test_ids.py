@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -44,7 +45,8 @@ def packages(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_id_of_an_installed_package(packages: None, module: str) -> None:
     """Its package is imported, and none of the others."""
     del packages
-    assert "ChainEnv" == type(env_source(IDS[module]).build().unwrapped).__name__
+    env: Any = env_source(IDS[module]).build()
+    assert "ChainEnv" == type(env.unwrapped).__name__
     assert [module] == [name for name in IDS if name in sys.modules]
 
 
