@@ -166,8 +166,8 @@ def test_python_objects() -> None:
     assert "CartPole-v1" == as_env_source("CartPole-v1").label
     assert "CartPole-v1" == as_env_source(gymnasium.spec("CartPole-v1")).label
     assert "CartPole-v1" == as_env_source(gymnasium.make("CartPole-v1")).label
-    env: Any = replace(as_env_source(ChainEnv), kwargs={"ends": "both"}).build()
-    assert "both" == env._ends
+    built: Any = replace(as_env_source(ChainEnv), kwargs={"ends": "both"}).build()
+    assert "both" == built._ends
 
 
 def test_objects_that_are_refused() -> None:
