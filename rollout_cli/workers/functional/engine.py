@@ -38,7 +38,7 @@ _clock = time.perf_counter
 _LANES = 16
 """The program has a multiple of this many rows: XLA rounds the rows of a remainder differently."""
 
-_BLOCK_STEPS = 1 << 16
+_BLOCK_STEPS = 1 << 17
 _MOST_STEPS = 512
 """The maximum number of steps of a block, of all rows and of each row."""
 
