@@ -145,6 +145,7 @@ def test_an_atari_folder(tmp_path: Path) -> None:
     wrapper = "stable_baselines3.common.atari_wrappers.AtariWrapper"
     folder = run_folder(tmp_path, {"env_wrapper": [wrapper], "frame_stack": 4}, "PongNoFrameskip-v4")
     env = env_of(completed(CollectConfig(policy=str(folder), timesteps=9), Progress())).build()
+    assert isinstance(env, gymnasium.Env)
     assert spaces.Box(0, 255, (84, 84, 4), np.uint8) == env.observation_space
     assert env.observation_space.contains(env.reset(seed=0)[0])
 
