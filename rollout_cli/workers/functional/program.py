@@ -78,7 +78,7 @@ class Program:
         """Take one step of a row."""
         return next_row(self._env, row, partial(self.act, params), self._limit)
 
-    def _start(self, rows: Row | None, mask: Any, seeds: Any) -> Row:
+    def _start(self, rows: Row | None, mask: Any, seeds: Any) -> Any:
         """Start episodes in the rows of a mask (n,), whose seeds are uint32 (n,); None for no rows yet."""
         started = jax.vmap(self.first)(seeds)
         return started if rows is None else selected(mask, started, rows)
