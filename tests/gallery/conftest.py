@@ -47,6 +47,7 @@ LIBRARIES = (
     "d3rlpy",
     "d4rl",
     "functional",
+    "functional_workers",
     "lerobot",
     "lerobot_export",
     "lerobot_policies",
