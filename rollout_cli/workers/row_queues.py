@@ -36,8 +36,11 @@ class RowQueues:
         """Add numbers of a worker to which every `stride`-th number belongs."""
         queues = self._queues
         count = len(queues)
-        for number in numbers:
-            queues[number // stride % count].append(number)
+        if count == 1:
+            queues[0].extend(numbers)
+        else:
+            for number in numbers:
+                queues[number // stride % count].append(number)
         for queue in queues:
             queue.sort(reverse=True)
 
@@ -54,6 +57,11 @@ class RowQueues:
     def next_numbers(self, count: int) -> list[int]:
         """Return the next `count` numbers, or fewer, that rows with one queue would take, in order."""
         return self._queues[0][: -count - 1 : -1]
+
+    def remove_next(self, count: int) -> None:
+        """Remove the first `count` of `next_numbers`."""
+        queue = self._queues[0]
+        del queue[len(queue) - count :]
 
     def has(self, row: int) -> bool:
         """Return True if a number waits for this row."""

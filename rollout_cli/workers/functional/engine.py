@@ -27,16 +27,13 @@ from rollout_cli.workers.checks import (
     episode_place,
     rows_place,
 )
-from rollout_cli.workers.functional.program import Block, JaxAct, Program, random_act
+from rollout_cli.workers.functional.program import LANES, Block, JaxAct, Program, random_act
 from rollout_cli.workers.functional.types import check_action, check_step, reset_types
 from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
 _clock = time.perf_counter
-
-_LANES = 16
-"""The program has a multiple of this many rows: XLA rounds the rows of a remainder differently."""
 
 _BLOCK_STEPS = 1 << 17
 _MOST_STEPS = 512
@@ -75,7 +72,7 @@ class FunctionalEngine:
         self._act = act
         self._acting = f"policy.{setting.policy.methods[1]}"
         self._n_rows = n_rows
-        self._width = -(-n_rows // _LANES) * _LANES
+        self._width = -(-n_rows // LANES) * LANES
         spec = setting.worker.env_spec
         self._limit = spec.max_episode_length
         self._env = env
@@ -174,7 +171,7 @@ class FunctionalEngine:
             n_valid = int(np.flatnonzero(~block.is_valid.all(axis=1))[0])
         self._record(block)
         self._n_started = self._end_and_start(block, n_valid, numbers, seeds, started_at)
-        self._queue.take([0] * self._n_started)
+        self._queue.remove_next(self._n_started)
         self._worker.crash_box.note(self._running.number[: self._n_rows])
         self._make_room()
         if n_valid < self._n_steps:

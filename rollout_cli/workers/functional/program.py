@@ -14,6 +14,9 @@ from rollout_cli.envs.functional.protocol import FunctionalEnv
 from rollout_cli.envs.functional.rows import Row, Step, first_row, next_row, selected
 from rollout_cli.episodes.spaces import Leaf, SpaceRows, Tree
 
+LANES = 16
+"""Programs have a multiple of this many rows: XLA rounds the rows of a remainder differently."""
+
 JaxAct = Callable[[Any, Tree, Any], Any]
 """A function from a key, an observation and parameters to an action, or to a pair (action, infos)."""
 
@@ -94,16 +97,29 @@ class Program:
             order = n_started + jnp.cumsum(is_over) - 1
             starts = is_over & (order < n_seeds)
 
-            def restarted(rows: Row) -> Row:
-                return self._start(rows, starts, seeds[jnp.clip(order, 0, len(seeds) - 1)])
-
-            after = jax.lax.cond(starts.any(), restarted, lambda rows: rows, following)
+            after = self._restart(following, starts, seeds, n_started)
             block = Block(rows.observation, steps, following.observation, is_over, is_valid)
             return (after, is_running & (starts | ~is_over), n_started + is_over.sum()), block
 
         carry = (rows, is_running, jnp.int32(0))
         (rows, _, _), block = jax.lax.scan(step, carry, None, self._n_steps)
         return rows, block
+
+    def _restart(self, rows: Row, starts: Any, seeds: Any, n_started: Any) -> Row:
+        """Start the next of the `seeds`, from `n_started` on, in the rows of a mask (n,); a few in each pass."""
+        ranks = jnp.cumsum(starts)
+        few = jnp.arange(-(-len(starts) // (16 * LANES)) * LANES)
+
+        def restarted(carry: Any) -> Any:
+            rows, n_done = carry
+            # Places of the next rows of the mask; n if there are fewer.
+            places = jnp.searchsorted(ranks, n_done + few + 1)
+            fresh = jax.vmap(self.first)(seeds[jnp.minimum(n_started + n_done + few, len(seeds) - 1)])
+            rows = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), rows, fresh)
+            return rows, n_done + len(few)
+
+        rows, _ = jax.lax.while_loop(lambda carry: carry[1] < ranks[-1], restarted, (rows, jnp.int32(0)))
+        return rows
 
     def _is_inside(self, actions: Tree) -> Any:
         """Return which rows have an action inside its space, bool (n,), or True if that need not be checked."""

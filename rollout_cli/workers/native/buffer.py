@@ -285,13 +285,15 @@ class RolloutBuffer:
         is_selected = selected(ended)
         self._ended = [] if is_selected.all() else [ended.select(~is_selected)]
         indices = np.flatnonzero(is_selected)
-        if not len(indices):
-            return []
-        return [self._chunk(ended.select(indices[np.argsort(ended.number[indices])]))]
+        indices = indices[np.argsort(ended.number[indices])]
+        in_pieces = np.isin(ended.number[indices], list(self._pieces))
+        # One index gathers all episodes that are still in the rings as a whole.
+        parts = indices[~in_pieces], indices[in_pieces]
+        return [self._chunk(ended.select(part)) for part in parts if len(part)]
 
     def _chunk(self, ended: Episodes) -> Chunk:
-        """Return a chunk of these episodes, which are in the order of their numbers."""
-        if self._pieces.keys().isdisjoint(ended.number.tolist()):
+        """Return a chunk of these episodes, which are in the order of their numbers; all or none are in pieces."""
+        if int(ended.number[0]) not in self._pieces:
             steps = self._gathered(ended)
         else:
             parts: list[Columns] = []
