@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.source import as_env_source
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import tabulate
@@ -119,7 +118,7 @@ class Spaces(Chain):
     def step(self, key: Any, state: Any, action: Any) -> Any:
         position, length = state[0] + 1, state[1]
         is_last = position >= length
-        return self.observe(position, 0, 0), (position, length), 0.0, is_last, jnp.bool_(False), {}
+        return self.observe(position, 0, 0), (position, length), 0.0, is_last, jnp.zeros((), bool), {}
 
 
 FORMS: dict[str, type[Chain]] = {
@@ -289,7 +288,9 @@ def test_the_crash_box_knows_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("place", ["env.reset", "env.step", "policy.jax_act"])
-@pytest.mark.parametrize("name", ["ValueError", "StopIteration", "KeyboardInterrupt", "SystemExit", "OddError"])
+@pytest.mark.parametrize(
+    "name", ["ValueError", "StopIteration", "KeyboardInterrupt", "SystemExit", "OddError"]
+)
 def test_an_error_of_any_class(name: str, place: str) -> None:
     """The worker reports it as the user's, and runs once it is built again."""
     test_raised.test_an_error_of_any_class(name, place, KIND)
