@@ -43,7 +43,9 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help="cases as globs, or `reading`; all but peers and JAX by default")
+    parser.add_argument(
+        "names", nargs="*", help="cases as globs, or `reading`; all but peers and JAX by default"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--pairs", type=int, default=10, help="rounds; fewer than ten are a smoke run")
     parser.add_argument(
