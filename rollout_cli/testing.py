@@ -69,17 +69,14 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
                 "two runs with the same keys differ",
                 "compute reset and step from their arguments alone: draw random numbers from the key",
             )
-    columns = [
-        array.reshape(-1, *leaf.shape) for leaf, array in zip(observations.leaves, first, strict=False)
-    ]
-    for row in zip(*columns, strict=True):
-        for leaf, value in zip(observations.leaves, row, strict=True):
-            low, high = leaf.bounds or (value, value)
-            if not ((value >= low) & (value <= high)).all():
-                raise _fault(
-                    f"an observation has {value} at {leaf.name!r}, outside {leaf.space}",
-                    "correct the space or the observation",
-                )
+    for leaf, values in zip(observations.leaves, first, strict=False):
+        low, high = leaf.bounds or (values, values)
+        is_inside = (values >= low) & (values <= high)
+        if not is_inside.all():
+            raise _fault(
+                f"an observation has {values[~is_inside][0]} at {leaf.name!r}, outside {leaf.space}",
+                "correct the space or the observation",
+            )
 
 
 def _recorded(program: Any, rows_of: SpaceRows, seed: int) -> list[Any]:

@@ -174,6 +174,20 @@ def test_an_episode_is_a_function_of_its_number() -> None:
         assert_same_episodes(expected, actual)
 
 
+def test_rows_that_end_in_one_step() -> None:
+    """All fifty rows start the next numbers, which takes several passes."""
+
+    class Even(Chain):
+        def reset(self, key: Any) -> Any:
+            state = jnp.int32(0), jnp.int32(4)
+            return self.observe(state), state
+
+    chunk = run(make(Even(), n_envs=50), range(220))
+    assert list(range(220)) == chunk.numbers.tolist()
+    assert {4} == set(chunk.lengths.tolist())
+    check_chain(chunk)
+
+
 def test_episodes_span_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few steps each, and rings of few; the limit of the run truncates."""
     monkeypatch.setattr(engines, "_MOST_STEPS", 3)
@@ -321,6 +335,27 @@ def test_invalid_actions() -> None:
     assert 1.0 == run(clipping, range(200)).actions[0].max()
     sending = make(Pushed(), Pushing(), invalid_action="warn")
     assert 2.0 == run(sending, range(200)).actions[0].max()
+
+
+def test_integers_of_the_dtype_of_their_space() -> None:
+    """Wider ones could overflow in the record, whatever the rule for invalid actions; random actions have it."""
+
+    class Small(Chain):
+        action_space = spaces.Box(-100, 100, (), np.int8)
+
+    class Far:
+        def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+            return jnp.int32(300)
+
+    for rule in ("error", "warn"):
+        worker = make(Small(), Far(), invalid_action=rule)
+        worker.assign([range(3)])
+        with raises(PolicyError, "batch-shape", "int32()", "int8()"):
+            worker.advance(-1.0)
+    (actions,) = run(make(Small(), policy_source("random")), range(99)).actions
+    assert np.int8 == actions.dtype
+    assert actions.min() < -90
+    assert actions.max() > 90
 
 
 class _Wrong(Chain):

@@ -175,6 +175,7 @@ def _sampler(leaf: Leaf) -> Callable[[Any], Any] | None:
         # The high word of bits * span; `randint` samples four times as many bits.
         bits = jax.random.bits(key, leaf.shape, jnp.uint32)
         carry = ((bits & 0xFFFF) * factor) >> _HALF
-        return jnp.asarray((((bits >> _HALF) * factor + carry) >> _HALF) + low, jnp.int32)
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return jnp.asarray((((bits >> _HALF) * factor + carry) >> _HALF) + low, dtype)
 
     return sample

@@ -89,7 +89,8 @@ def _check_leaves(name: str, rows: SpaceRows, tree: Any) -> None:
 def _fits(leaf: Leaf, value: Any) -> bool:
     if not hasattr(value, "dtype") or value.shape != leaf.shape:
         return False
-    return np.can_cast(value.dtype, leaf.dtype, "same_kind")
+    # An integer that overflows would be recorded as another one.
+    return np.can_cast(value.dtype, leaf.dtype, "safe" if leaf.dtype.kind in "iu" else "same_kind")
 
 
 def _check_infos(infos: Any, path: str = "") -> None:
