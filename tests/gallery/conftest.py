@@ -47,7 +47,6 @@ LIBRARIES = (
     "d3rlpy",
     "d4rl",
     "functional",
-    "functional_workers",
     "lerobot",
     "lerobot_export",
     "lerobot_policies",
@@ -59,6 +58,8 @@ LIBRARIES = (
     "robomimic",
 )
 collect_ignore += [f"test_{name}.py" for name in LIBRARIES if os.environ.get("ROLLOUT_TEST_LIBRARY") != name]
+if "test_functional.py" in collect_ignore:
+    collect_ignore.append("test_functional_workers.py")
 
 
 @pytest.fixture(scope="session", autouse=True)

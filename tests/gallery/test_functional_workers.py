@@ -30,9 +30,11 @@ from rollout_cli.workers.functional.engine import FunctionalEngine
 from rollout_cli.workers.functional.program import random_act
 from rollout_cli.workers.kinds import VecWorker
 from tests.workers import raising, test_contract, test_raised, test_values, worlds
+from tests.workers.test_raised import no_interrupts
 from tests.workers.worlds import N_ENVS, SEED, ChainEnv
 
 KIND = "functional"
+__all__ = ["no_interrupts"]  # A fixture of the suite.
 
 
 class Chain:
