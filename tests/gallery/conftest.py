@@ -47,6 +47,7 @@ LIBRARIES = (
     "d3rlpy",
     "d4rl",
     "functional",
+    "jax_families",
     "lerobot",
     "lerobot_export",
     "lerobot_policies",

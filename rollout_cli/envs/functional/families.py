@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from rollout_cli.errors import EnvLoadError
+from rollout_cli.errors import EnvLoadError, misspelt
 from rollout_cli.sources.loading import needing, reporting
 
-FAMILIES = {"gymnax": "GymnaxEnv"}
-"""By the name of the package, which is also the name of the module here, the class of its environments."""
+FAMILIES = {
+    "brax": "make",
+    "gymnax": "GymnaxEnv",
+}
+"""By the name of the package, which is also the name of the module here, what makes an environment by its name."""
 
 
 def is_family(spec: str) -> bool:
@@ -32,3 +35,13 @@ def family_factory(spec: str) -> Callable[..., Any]:
     with reporting(EnvLoadError, problem, code="import-failed"), needing("jax"), needing(family):
         module = importlib.import_module(f"rollout_cli.envs.functional.{family}")
     return partial(getattr(module, FAMILIES[family]), name)
+
+
+def check_name(family: str, name: str, names: Collection[str]) -> None:
+    """Raise EnvLoadError unless a family has an environment of this name."""
+    if name not in names:
+        raise EnvLoadError(
+            f"{family} has no environment {name!r}",
+            code="env-unknown",
+            hint=misspelt(name, names) or f"use one of: {', '.join(names)}",
+        )

@@ -10,8 +10,8 @@ import jax
 from gymnasium import spaces
 from gymnax.environments.spaces import gymnax_space_to_gym_space
 
+from rollout_cli.envs.functional.families import check_name
 from rollout_cli.episodes.spaces import Space, Tree
-from rollout_cli.errors import EnvLoadError, misspelt
 
 
 class GymnaxEnv:
@@ -24,13 +24,7 @@ class GymnaxEnv:
     """
 
     def __init__(self, env_id: str, **kwargs: Any) -> None:
-        if env_id not in gymnax.registered_envs:
-            raise EnvLoadError(
-                f"gymnax has no environment {env_id!r}",
-                code="env-unknown",
-                hint=misspelt(env_id, gymnax.registered_envs)
-                or f"use one of: {', '.join(gymnax.registered_envs)}",
-            )
+        check_name("gymnax", env_id, gymnax.registered_envs)
         env, params = gymnax.make(env_id)
         fields = {field.name for field in dataclasses.fields(params)}
         if arguments := {name: value for name, value in kwargs.items() if name not in fields}:

@@ -1,0 +1,302 @@
+"""The families of JAX environments: each collects a dataset that equals a plain loop of the family's functions.
+
+A family is a row of `FAMILIES`. JAX warns at each fork of a process that uses it, so `.ci/matrix/libraries` runs
+this module in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+import rollout_cli
+from rollout_cli.envs.source import env_source
+from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.episodes.spaces import SpaceRows
+from rollout_cli.errors import EnvLoadError
+from rollout_cli.testing import check_functional_env
+from rollout_cli.workers.functional.program import random_act
+from tests.helpers.datasets import assert_same_data, has_commit, info_of
+from tests.helpers.errors import raises
+from tests.helpers.processes import called, running
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+"""XLA compiles for a minute; brax and others warn when they are imported."""
+
+N_EPISODES = 100
+ROWS_16 = ("--envs-per-worker", "16")
+LOCAL = ("--sampler", "local")
+"""In this process, which has loaded JAX."""
+
+# -- the loops -------------------------------------------------------------------------------------------------
+
+
+class Stepped(NamedTuple):
+    """What the functions of a family say about a step, with observations and infos as the dataset has them."""
+
+    observation: Any
+    state: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    infos: dict[str, Any]
+
+
+class Loop(NamedTuple):
+    """The functions of an environment, made with the family's own interface; they are compiled one by one."""
+
+    reset: Callable[[Any], tuple[Any, Any]]
+    step: Callable[[Any, Any, Any], Stepped]
+
+
+def gymnax_loop(limit: int) -> Loop:
+    """CartPole."""
+    import gymnax
+
+    env, params = gymnax.make("CartPole-v1")
+    params = params.replace(max_steps_in_episode=limit)
+
+    def step(key: Any, state: Any, action: Any) -> Stepped:
+        observation, state, reward, terminated, _ = env.step_env(key, state, action, params)
+        return Stepped(observation, state, reward, terminated, state.time >= limit, {})
+
+    return Loop(lambda key: env.reset_env(key, params), step)
+
+
+def brax_loop(limit: int) -> Loop:
+    """The inverted pendulum, in brax's own wrapper for the time limit."""
+    from brax import envs
+    from brax.envs.wrappers.training import EpisodeWrapper
+
+    env = EpisodeWrapper(envs.get_environment("inverted_pendulum"), limit, action_repeat=1)
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        state = env.reset(key)
+        return state.obs, state
+
+    def step(key: Any, state: Any, action: Any) -> Stepped:
+        state = env.step(state, action)
+        truncated = state.info["truncation"] > 0
+        terminated = (state.done > 0) & ~truncated
+        return Stepped(state.obs, state, state.reward, terminated, truncated, state.metrics)
+
+    return Loop(reset, step)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of the table.
+
+    Attributes:
+        spec: An environment that compiles fast, in which random episodes end in both ways.
+        kwargs: Its arguments, with a small time limit.
+        limit: The time limit.
+        loop: Called with the time limit; returns the functions of the same environment.
+        any_rows: Whether 16 and 64 rows give the same bytes; otherwise XLA rounds differently.
+        rtol, atol: How far numbers may be from those of the loop, whose functions XLA compiles one by one.
+        both_ends: Whether some random episodes end before the time limit.
+    """
+
+    spec: str
+    kwargs: dict[str, Any]
+    limit: int
+    loop: Callable[[int], Loop]
+    any_rows: bool = True
+    rtol: float = 1e-4
+    atol: float = 1e-5
+    both_ends: bool = True
+    misspelt: tuple[str, str] = field(default=("", ""))
+
+
+FAMILIES = {
+    "gymnax": Family(
+        "gymnax:CartPole-v1",
+        {"max_steps_in_episode": 20},
+        20,
+        gymnax_loop,
+        misspelt=("CartPole-v9", "did you mean CartPole-v1?"),
+    ),
+    "brax": Family(
+        "brax:inverted_pendulum",
+        {"episode_length": 40},
+        40,
+        brax_loop,
+        any_rows=False,
+        rtol=1e-2,
+        atol=1e-3,
+        misspelt=("inverted_pendulun", "did you mean inverted_pendulum?"),
+    ),
+}
+
+# -- the dataset of each family --------------------------------------------------------------------------------
+
+
+class Collected(NamedTuple):
+    """A dataset of a family with 16 rows."""
+
+    family: Family
+    words: tuple[str, ...]
+    path: Path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep compiled programs for the processes of this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        patch.setenv("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+        yield
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def collected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Collected:
+    """Return the dataset of a family, from one worker with 16 rows."""
+    family = FAMILIES[request.param]
+    out = tmp_path_factory.mktemp("collected") / "data"
+    kwargs = [f"{name}={json.dumps(value)}" for name, value in family.kwargs.items()]
+    options = [word for option in kwargs for word in ("--env-kwargs", option)]
+    words = ("collect", "--env", family.spec, *options, "--seed", "5", "--quiet")
+    called(*words, *LOCAL, *ROWS_16, "--episodes", str(N_EPISODES), "--output", out)
+    return Collected(family, words, out)
+
+
+def test_collects_and_verifies(collected: Collected) -> None:
+    """The record names the family, its package and JAX, and the run is reproducible with 16 rows."""
+    called("verify", collected.path)
+    source = info_of(collected.path)["sources"][0]
+    package = collected.family.spec.partition(":")[0]
+    assert collected.family.limit == source["env"]["max_episode_length"]
+    assert f"rollout_cli.envs.functional.{package}." in source["env"]["class"]
+    assert collected.family.spec == source["env_source"]["spec"]
+    assert {package, "jax"} <= source["versions"].keys()
+    assert ("yes", "n_envs") == (source["reproducible"]["status"], source["reproducible"]["scope"])
+
+
+def test_replays(collected: Collected) -> None:
+    """Bit for bit, from the seeds."""
+    called("replay", collected.path, "--episodes", "0:5")
+
+
+def test_two_workers_write_the_same_data(collected: Collected, tmp_path: Path) -> None:
+    """As one worker does."""
+    out = tmp_path / "data"
+    called(*collected.words, *ROWS_16, "--workers", "2", "--episodes", str(N_EPISODES), "--output", out)
+    assert_same_data(collected.path, out)
+
+
+def test_a_killed_run_is_resumed(collected: Collected, tmp_path: Path) -> None:
+    """With the same data at its end."""
+    out = tmp_path / "data"
+    words = (*collected.words, *ROWS_16, "--output", str(out), "--flush-every", "0.05")
+    with running([*words, "--episodes", "100000000"]) as process:
+        process.wait_until(lambda: has_commit(out))
+        process.kill()
+    n_episodes = str(len(rollout_cli.load(out)) + 50)
+    called("collect", "--resume", *LOCAL, "--episodes", n_episodes, "--quiet", "--output", out)
+    whole = tmp_path / "whole"
+    called(*collected.words, *LOCAL, *ROWS_16, "--episodes", n_episodes, "--output", whole)
+    assert_same_data(whole, out)
+
+
+def test_64_rows(collected: Collected, tmp_path: Path) -> None:
+    """They write the same data, unless the record says that it depends on the number of rows."""
+    out = tmp_path / "data"
+    called(
+        *collected.words, *LOCAL, "--envs-per-worker", "64", "--episodes", str(N_EPISODES), "--output", out
+    )
+    if collected.family.any_rows:
+        assert_same_data(collected.path, out)
+    else:
+        assert "n_envs" == info_of(out)["sources"][0]["reproducible"]["scope"]
+        assert_equal_starts(episodes_of(collected.path), episodes_of(out), collected.family)
+
+
+def assert_equal_starts(episodes: list[EpisodeBatch], others: list[EpisodeBatch], family: Family) -> None:
+    """Check that the first steps of episodes are the same but for rounding."""
+    for pair in zip(episodes, others, strict=True):
+        n_steps = min(10, *(len(episode.rewards) for episode in pair))
+        for name in ("observations", "actions", "rewards"):
+            expected, actual = (getattr(episode, name) for episode in pair)
+            for at in range(n_steps):
+                assert_close(family, row(expected, at), row(actual, at))
+
+
+def episodes_of(path: Path) -> list[EpisodeBatch]:
+    """Return the episodes of a dataset."""
+    return rollout_cli.load(path).to_episode_batch().split()
+
+
+# -- next to a plain loop --------------------------------------------------------------------------------------
+
+
+def test_episodes_equal_a_plain_loop(collected: Collected) -> None:
+    """A hundred episodes, every field, with the keys of docs/jax.md; the time limit alone does not terminate."""
+    family = collected.family
+    reset, step = map(jax.jit, family.loop(family.limit))
+    episodes = episodes_of(collected.path)
+    spec = episodes[0].env_spec
+    sample = random_act(SpaceRows(spec.action_space))
+    assert sample is not None
+    sample = jax.jit(sample)
+    assert N_EPISODES == len(episodes)
+    for episode in episodes:
+        key, reset_key = jax.random.split(jax.random.key(np.uint32(episode.seeds[0])))
+        observation, state = reset(reset_key)
+        is_over = False
+        for at in range(len(episode.rewards)):
+            assert_close(family, observation, row(episode.observations, at))
+            assert not is_over
+            key, action_key, step_key = jax.random.split(key, 3)
+            action = row(episode.actions, at)
+            assert_close(family, sample(action_key, observation, None), action)
+            stepped = step(step_key, state, action)
+            observation, state = stepped.observation, stepped.state
+            is_over = stepped.terminated or stepped.truncated
+            assert_close(family, stepped.reward, episode.rewards[at])
+            assert stepped.infos.keys() == episode.env_infos.keys()
+            for name, values in episode.env_infos.items():
+                assert_close(family, stepped.infos[name], values[at])
+        assert_close(family, observation, row(episode.last_observations, 0))
+        assert bool(stepped.terminated) == episode.terminated[0]
+        assert (len(episode.rewards) == family.limit) == episode.truncated[0]
+        assert bool(stepped.truncated) == episode.truncated[0] or episode.terminated[0]
+    limited = [episode for episode in episodes if len(episode.rewards) == family.limit]
+    assert any(not episode.terminated[0] for episode in limited)
+    assert family.both_ends == (len(limited) < N_EPISODES)
+
+
+def row(tree: Any, at: int) -> Any:
+    """Return one row of a tree of columns."""
+    return jax.tree.map(lambda values: values[at], tree)
+
+
+def assert_close(family: Family, expected: Any, actual: Any) -> None:
+    """Check that two trees have one structure and close numbers; integers are equal."""
+    assert jax.tree.structure(expected) == jax.tree.structure(actual)
+    for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
+        if np.issubdtype(np.asarray(other).dtype, np.floating):
+            np.testing.assert_allclose(other, one, family.rtol, family.atol)
+        else:
+            assert np.array_equal(one, other)
+
+
+# -- the adapters ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_adapter(name: str) -> None:
+    """It keeps the protocol; an unknown id gives the closest."""
+    family = FAMILIES[name]
+    check_functional_env(env_source(family.spec, family.kwargs).build())
+    package = family.spec.partition(":")[0]
+    wrong, hint = family.misspelt
+    with raises(EnvLoadError, "env-unknown", f"{package} has no environment {wrong!r}") as caught:
+        env_source(f"{package}:{wrong}").build()
+    assert hint == caught.value.hint
