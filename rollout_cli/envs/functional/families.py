@@ -13,8 +13,13 @@ from rollout_cli.sources.loading import needing, reporting
 FAMILIES = {
     "brax": "make",
     "gymnax": "GymnaxEnv",
+    "jumanji": "JumanjiEnv",
+    "playground": "make",
 }
 """By the name of the package, which is also the name of the module here, what makes an environment by its name."""
+
+MODULES = {"playground": "mujoco_playground"}
+"""The module of a package, if the name differs."""
 
 
 def is_family(spec: str) -> bool:
@@ -32,7 +37,7 @@ def family_factory(spec: str) -> Callable[..., Any]:
     """
     family, _, name = spec.partition(":")
     problem = f"importing {family!r}, the package of {spec!r}, failed"
-    with reporting(EnvLoadError, problem, code="import-failed"), needing("jax"), needing(family):
+    with reporting(EnvLoadError, problem, code="import-failed"), needing("jax"), needing(family, MODULES.get(family, "")):
         module = importlib.import_module(f"rollout_cli.envs.functional.{family}")
     return partial(getattr(module, FAMILIES[family]), name)
 

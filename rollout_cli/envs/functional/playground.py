@@ -1,0 +1,24 @@
+"""The environments of MuJoCo Playground, such as `playground:CartpoleBalance`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mujoco_playground import registry
+
+from rollout_cli.envs.functional.brax import BraxEnv
+from rollout_cli.envs.functional.families import check_name
+
+
+def make(name: str, **kwargs: Any) -> BraxEnv:
+    """Return an environment of MuJoCo Playground, which has the interface of brax.
+
+    Args:
+        name: A name of `registry.ALL_ENVS`.
+        kwargs: Fields of its config, such as `episode_length` and `impl`.
+    """
+    check_name("playground", name, registry.ALL_ENVS)
+    config = registry.get_default_config(name)
+    config.update_from_flattened_dict(kwargs)
+    env = registry.load(name, config=config)
+    return BraxEnv(env, config.episode_length)
