@@ -90,6 +90,52 @@ def brax_loop(limit: int) -> Loop:
     return Loop(reset, step)
 
 
+def jumanji_loop(limit: int) -> Loop:
+    """Snake without a limit: at its limit, jumanji itself terminates."""
+    import jumanji
+
+    env = jumanji.make("Snake-v1", num_rows=4, num_cols=4, time_limit=10_000)
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        state, timestep = env.reset(jax.random.key_data(key))
+        return timestep.observation._asdict(), state
+
+    def step(key: Any, state: Any, action: Any) -> Stepped:
+        state, timestep = env.step(state, action)
+        observation = timestep.observation._asdict()
+        return Stepped(
+            observation,
+            state,
+            timestep.reward,
+            timestep.last() & (timestep.discount == 0),
+            state.step_count >= limit,
+            timestep.extras,
+        )
+
+    return Loop(reset, step)
+
+
+def playground_loop(limit: int) -> Loop:
+    """Balancing a pole, which has no end but the time limit, in the wrapper for it."""
+    from brax.envs.wrappers.training import EpisodeWrapper
+    from mujoco_playground import registry
+
+    raw: Any = registry.load("CartpoleBalance", config_overrides={"impl": "jax"})
+    env = EpisodeWrapper(raw, limit, action_repeat=1)
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        state = env.reset(key)
+        return state.obs, state
+
+    def step(key: Any, state: Any, action: Any) -> Stepped:
+        state = env.step(state, action)
+        truncated = state.info["truncation"] > 0
+        terminated = (state.done > 0) & ~truncated
+        return Stepped(state.obs, state, state.reward, terminated, truncated, state.metrics)
+
+    return Loop(reset, step)
+
+
 @dataclass(frozen=True)
 class Family:
     """A row of the table.
@@ -133,6 +179,22 @@ FAMILIES = {
         atol=1e-3,
         misspelt=("inverted_pendulun", "did you mean inverted_pendulum?"),
     ),
+    "jumanji": Family(
+        "jumanji:Snake-v1",
+        {"num_rows": 4, "num_cols": 4, "time_limit": 6},
+        6,
+        jumanji_loop,
+        misspelt=("Snakes-v1", "did you mean Snake-v1?"),
+    ),
+    # Not with Warp, the default: its kernels compile for a minute, and step slower on a CPU.
+    "playground": Family(
+        "playground:CartpoleBalance",
+        {"episode_length": 10, "impl": "jax"},
+        10,
+        playground_loop,
+        both_ends=False,
+        misspelt=("CartpoleBalanc", "did you mean CartpoleBalance?"),
+    ),
 }
 
 # -- the dataset of each family --------------------------------------------------------------------------------
@@ -148,11 +210,13 @@ class Collected(NamedTuple):
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep compiled programs for the processes of this module."""
+    """Keep compiled programs, for this process and the workers."""
+    folder = str(tmp_path_factory.mktemp("compiled"))
+    jax.config.update("jax_compilation_cache_dir", folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
-        patch.setenv("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", folder)
         yield
+    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
