@@ -39,7 +39,8 @@ class BraxEnv:
         state: Any,
         action: Tree,
     ) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:
-        state = self._env.step(state, action)
+        copied = jax.tree.map(lambda leaf: leaf, state)  # Some environments change its dictionaries.
+        state = self._env.step(copied, action)
         truncated = jnp.zeros((), bool)  # The worker counts.
         return state.obs, state, state.reward, state.done > 0, truncated, dict(state.metrics)
 

@@ -53,13 +53,12 @@ def check_step(program: Program, params: Any, row: Row) -> None:
             )
 
 
-def _pairs(before: Row, after: Row) -> Iterator[tuple[str, str, str]]:
+def _pairs(before: Row, after: Row) -> Iterator[tuple[str, Any, Any]]:
     """Yield the place and the types before and after a step of each leaf of observation and state."""
     for name in ("observation", "state"):
         old = getattr(before, name)
         new = getattr(after, name)
-        structures = [str(jax.tree.structure(tree)) for tree in (old, new)]
-        yield f"the structure of the {name}", structures[0], structures[1]
+        yield f"the structure of the {name}", jax.tree.structure(old), jax.tree.structure(new)
         leaves = zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True)
         for (path, one), other in leaves:
             place = f"the {name}{jax.tree_util.keystr(path)}"
