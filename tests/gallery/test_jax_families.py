@@ -212,11 +212,12 @@ class Collected(NamedTuple):
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep compiled programs, for this process and the workers."""
     folder = str(tmp_path_factory.mktemp("compiled"))
-    jax.config.update("jax_compilation_cache_dir", folder)
+    config: Any = jax.config
+    config.update("jax_compilation_cache_dir", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_COMPILATION_CACHE_DIR", folder)
         yield
-    jax.config.update("jax_compilation_cache_dir", None)
+    config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -303,7 +304,8 @@ def episodes_of(path: Path) -> list[EpisodeBatch]:
 def test_episodes_equal_a_plain_loop(collected: Collected) -> None:
     """A hundred episodes, every field, with the keys of docs/jax.md; the time limit alone does not terminate."""
     family = collected.family
-    reset, step = map(jax.jit, family.loop(family.limit))
+    loop = family.loop(family.limit)
+    reset, step = jax.jit(loop.reset), jax.jit(loop.step)
     episodes = episodes_of(collected.path)
     spec = episodes[0].env_spec
     sample = random_act(SpaceRows(spec.action_space))
@@ -343,7 +345,8 @@ def row(tree: Any, at: int) -> Any:
 
 def assert_close(family: Family, expected: Any, actual: Any) -> None:
     """Check that two trees have one structure and close numbers; integers are equal."""
-    assert jax.tree.structure(expected) == jax.tree.structure(actual)
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (expected, actual)]
+    assert structures[0] == structures[1]
     for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
         if np.issubdtype(np.asarray(other).dtype, np.floating):
             np.testing.assert_allclose(other, one, family.rtol, family.atol)
@@ -358,7 +361,8 @@ def assert_close(family: Family, expected: Any, actual: Any) -> None:
 def test_the_adapter(name: str) -> None:
     """It keeps the protocol; an unknown id gives the closest."""
     family = FAMILIES[name]
-    check_functional_env(env_source(family.spec, family.kwargs).build())
+    env: Any = env_source(family.spec, family.kwargs).build()
+    check_functional_env(env)
     package = family.spec.partition(":")[0]
     wrong, hint = family.misspelt
     with raises(EnvLoadError, "env-unknown", f"{package} has no environment {wrong!r}") as caught:
