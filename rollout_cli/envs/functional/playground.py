@@ -19,6 +19,5 @@ def make(name: str, **kwargs: Any) -> BraxEnv:
     """
     check_name("playground", name, registry.ALL_ENVS)
     config = registry.get_default_config(name)
-    config.update_from_flattened_dict(kwargs)
-    env = registry.load(name, config=config)
+    env = registry.load(name, config=config, config_overrides=kwargs)  # It changes `config`.
     return BraxEnv(env, config.episode_length)
