@@ -136,6 +136,64 @@ def playground_loop(limit: int) -> Loop:
     return Loop(reset, step)
 
 
+def craftax_loop(limit: int) -> Loop:
+    """Craftax-Classic, where the player dies without health and in lava."""
+    from craftax.craftax_classic.constants import BlockType
+    from craftax.craftax_env import make_craftax_env_from_name
+
+    env = make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False)
+    params = env.default_params.replace(max_timesteps=limit)
+
+    def step(key: Any, state: Any, action: Any) -> Stepped:
+        observation, state, reward, done, infos = env.step(key, state, action, params)
+        is_in_lava = state.map[tuple(state.player_position)] == BlockType.LAVA.value
+        is_dead = (state.player_health <= 0) | is_in_lava
+        del infos["discount"]
+        return Stepped(observation, state, reward, is_dead, done & ~is_dead, infos)
+
+    return Loop(lambda key: env.reset(key, params), step)
+
+
+def navix_loop(limit: int) -> Loop:
+    """A room with moving obstacles, which resets in the step after an end."""
+    import navix
+
+    env = navix.make("Navix-Dynamic-Obstacles-5x5-v0", max_steps=limit)
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        timestep = env.reset(key)
+        return timestep.observation, timestep
+
+    def step(key: Any, state: Any, action: Any) -> Stepped:
+        timestep = env.step(state, action)
+        terminated = timestep.step_type == 2
+        truncated = timestep.step_type == 1
+        return Stepped(
+            timestep.observation, timestep, timestep.reward, terminated, truncated, timestep.info
+        )
+
+    return Loop(reset, step)
+
+
+def xminigrid_loop(limit: int) -> Loop:
+    """A room with a goal."""
+    import xminigrid
+
+    env, params = xminigrid.make("MiniGrid-EmptyRandom-5x5", max_steps=limit)
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        timestep = env.reset(params, key)
+        return timestep.observation, timestep
+
+    def step(key: Any, state: Any, action: Any) -> Stepped:
+        timestep = env.step(params, state, action)
+        terminated = timestep.last() & (timestep.discount == 0)
+        truncated = timestep.last() & (timestep.discount == 1)
+        return Stepped(timestep.observation, timestep, timestep.reward, terminated, truncated, {})
+
+    return Loop(reset, step)
+
+
 @dataclass(frozen=True)
 class Family:
     """A row of the table.
@@ -191,6 +249,27 @@ FAMILIES = {
         playground_loop,
         both_ends=False,
         misspelt=("CartpoleBalanc", "did you mean CartpoleBalance?"),
+    ),
+    "craftax": Family(
+        "craftax:Craftax-Classic-Symbolic-v1",
+        {"max_timesteps": 80},
+        80,
+        craftax_loop,
+        misspelt=("Craftax-Clasic-Symbolic-v1", "did you mean Craftax-Classic-Symbolic-v1?"),
+    ),
+    "navix": Family(
+        "navix:Navix-Dynamic-Obstacles-5x5-v0",
+        {"max_steps": 20},
+        20,
+        navix_loop,
+        misspelt=("Navix-Empty-5x5", "did you mean Navix-Empty-5x5-v0?"),
+    ),
+    "xminigrid": Family(
+        "xminigrid:MiniGrid-EmptyRandom-5x5",
+        {"max_steps": 50},
+        50,
+        xminigrid_loop,
+        misspelt=("MiniGrid-Empty5x5", "did you mean MiniGrid-Empty-5x5?"),
     ),
 }
 

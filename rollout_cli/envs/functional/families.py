@@ -12,9 +12,12 @@ from rollout_cli.sources.loading import needing, reporting
 
 FAMILIES = {
     "brax": "make",
+    "craftax": "CraftaxEnv",
     "gymnax": "GymnaxEnv",
     "jumanji": "JumanjiEnv",
     "playground": "make",
+    "navix": "NavixEnv",
+    "xminigrid": "XminigridEnv",
 }
 """By the name of the package, which is also the name of the module here, what makes an environment by its name."""
 
