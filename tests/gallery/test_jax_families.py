@@ -7,22 +7,24 @@ this module in an environment of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
 
 import rollout_cli
-from rollout_cli.envs.source import env_source
+from rollout_cli.envs.source import as_env_source, env_source
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.testing import check_functional_env
-from rollout_cli.workers.functional.program import random_act
+from rollout_cli.workers.functional.program import Program, random_act
+from rollout_cli.workers.functional.types import check_step, reset_types
 from tests.helpers.datasets import assert_same_data, has_commit, info_of
 from tests.helpers.errors import raises
 from tests.helpers.processes import called, running
@@ -168,9 +170,7 @@ def navix_loop(limit: int) -> Loop:
         timestep = env.step(state, action)
         terminated = timestep.step_type == 2
         truncated = timestep.step_type == 1
-        return Stepped(
-            timestep.observation, timestep, timestep.reward, terminated, truncated, timestep.info
-        )
+        return Stepped(timestep.observation, timestep, timestep.reward, terminated, truncated, timestep.info)
 
     return Loop(reset, step)
 
@@ -444,3 +444,90 @@ def test_the_adapter(name: str) -> None:
     with raises(EnvLoadError, "env-unknown", f"{package} has no environment {wrong!r}") as caught:
         env_source(f"{package}:{wrong}").build()
     assert hint == caught.value.hint
+
+
+def ids_of_navix() -> Iterable[str]:
+    """All."""
+    import navix
+
+    return list(navix.registry())
+
+
+def ids_of_xminigrid() -> Iterable[str]:
+    """All."""
+    import xminigrid
+
+    return xminigrid.registered_environments()
+
+
+def ids_of_craftax() -> Iterable[str]:
+    """Those without images: Craftax makes the textures of the others once, which takes minutes."""
+    from rollout_cli.envs.functional.craftax import NAMES
+
+    return [name for name in NAMES if "Pixels" not in name]
+
+
+@pytest.mark.parametrize("ids", [ids_of_craftax, ids_of_navix, ids_of_xminigrid])
+def test_types_of_all_ids(ids: Callable[[], Iterable[str]]) -> None:
+    """Observations, states, flags and infos have the types of the protocol and of the spaces."""
+    family = ids.__name__.removeprefix("ids_of_")
+    for name in ids():
+        env: Any = as_env_source(f"{family}:{name}").build()
+        actions = SpaceRows(env.action_space)
+        act = random_act(actions)
+        assert act is not None
+        program = Program(env, act, actions, limit=env.max_episode_steps, rule=None, n_steps=1)
+        check_step(program, {}, reset_types(program, SpaceRows(env.observation_space)))
+
+
+def test_observations_of_navix() -> None:
+    """An image or another function of `navix.observations`, by its name."""
+    for function, shape, dtype in (
+        ("rgb", (40, 40, 3), np.uint8),
+        ("categorical", (5, 5), np.int32),
+        ("symbolic_first_person", (7, 7, 3), np.uint8),
+    ):
+        env: Any = env_source("navix:Navix-Empty-5x5-v0", {"observation_fn": function}).build()
+        assert (shape, dtype) == (env.observation_space.shape, env.observation_space.dtype)
+        check_functional_env(env)
+
+
+# -- Python environments ---------------------------------------------------------------------------------------
+
+
+def wrapped_cartpole() -> gymnasium.Env[Any, Any]:
+    """Return CartPole of gymnax in gymnax's own wrapper."""
+    import gymnax
+    from gymnax.wrappers import GymnaxToGymWrapper
+
+    env: gymnasium.Env[Any, Any] = GymnaxToGymWrapper(*gymnax.make("CartPole-v1"))
+    return env
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "phys2d/CartPole-v1",
+        "phys2d/Pendulum-v0",
+        "tabular/Blackjack-v0",
+        "tabular/CliffWalking-v0",
+        f"{__name__}:wrapped_cartpole",
+    ],
+)
+def test_python_environments_that_use_jax(spec: str, tmp_path: Path) -> None:
+    """Those of gymnasium and gymnax's own wrapper run one by one in worker processes."""
+    out = tmp_path / "data"
+    words = ("--episodes", "6", "--max-episode-length", "20", "--workers", "2", "--seed", "5", "--quiet")
+    called("collect", "--env", spec, *words, "--output", out)
+    called("verify", out)
+    source = info_of(out)["sources"][0]
+    assert ("yes", "any") == (source["reproducible"]["status"], source["reproducible"]["scope"])
+    env = wrapped_cartpole() if "wrapped" in spec else gymnasium.make(spec)
+    for episode in episodes_of(out):
+        observation, _ = env.reset(seed=int(episode.seeds[0]))
+        for at, action in enumerate(episode.actions):
+            assert np.array_equal(np.asarray(observation), np.asarray(row(episode.observations, at)))
+            observation, reward, terminated, _, _ = env.step(action)
+            assert float(reward) == episode.rewards[at]
+        assert bool(terminated) == episode.terminated[0]
+        assert (at == 19) == episode.truncated[0]

@@ -15,8 +15,8 @@ FAMILIES = {
     "craftax": "CraftaxEnv",
     "gymnax": "GymnaxEnv",
     "jumanji": "JumanjiEnv",
-    "playground": "make",
     "navix": "NavixEnv",
+    "playground": "make",
     "xminigrid": "XminigridEnv",
 }
 """By the name of the package, which is also the name of the module here, what makes an environment by its name."""
