@@ -39,10 +39,8 @@ class NavixEnv:
     def _observation_space(self) -> spaces.Box:
         # The bounds and dtypes of Navix's own spaces do not fit its observations.
         observation = jax.eval_shape(self.reset, jax.random.key(0))[0]
-        dtype = observation.dtype.type
-        is_integer = issubclass(dtype, np.integer)
-        low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if is_integer else (-np.inf, np.inf)
-        return spaces.Box(low, high, observation.shape, dtype)
+        bounds = (0, 255) if observation.dtype == np.uint8 else (-np.inf, np.inf)
+        return spaces.Box(*bounds, observation.shape, observation.dtype.type)
 
     def reset(self, key: Any) -> tuple[Tree, Any]:
         timestep = self._env.reset(key, self._cache)

@@ -22,6 +22,16 @@ Act = Callable[[Any, Tree], tuple[Tree, dict[str, Any]]]
 """A function from a key and an observation to an action and infos."""
 
 
+_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""} if jax.__version__ == "0.10.2" else None
+"""On CPUs, jax 0.10.2 returns wrong sums of products of large arrays (jax issue 39103), unless this is empty."""
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that XLA compiles at its first call."""
+    jitted: Callable[..., Any] = jax.jit(function, compiler_options=_OPTIONS)
+    return jitted
+
+
 class Row(NamedTuple):
     """A row between two steps; with a leading axis, n rows."""
 

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.envs.functional.protocol import FunctionalEnv
-from rollout_cli.envs.functional.rows import first_row, next_row, selected
+from rollout_cli.envs.functional.rows import compiled, first_row, next_row, selected
 from rollout_cli.episodes.spaces import Array, Tree
 
 
@@ -51,8 +51,8 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
                 rows, actions
             )
 
-        self._reset = jax.jit(reset)
-        self._step = jax.jit(step)
+        self._reset = compiled(reset)
+        self._step = compiled(step)
 
     def reset(
         self, *, seed: Sequence[int] | int | None = None, options: dict[str, Any] | None = None

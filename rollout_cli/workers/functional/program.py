@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollout_cli.envs.functional.protocol import FunctionalEnv
-from rollout_cli.envs.functional.rows import Row, Step, first_row, next_row, selected
+from rollout_cli.envs.functional.rows import Row, Step, compiled, first_row, next_row, selected
 from rollout_cli.episodes.spaces import Leaf, SpaceRows, Tree
 
 LANES = 16
@@ -59,8 +59,8 @@ class Program:
         self._limit = limit
         self._rule = rule
         self._n_steps = n_steps
-        self.start = jax.jit(self._start)
-        self.run = jax.jit(self._run)
+        self.start = compiled(self._start)
+        self.run = compiled(self._run)
 
     def act(self, params: Any, key: Any, observation: Tree) -> tuple[Tree, dict[str, Any]]:
         """Return the action and infos for one row; with the rule `clip`, the action is clipped to its bounds."""
