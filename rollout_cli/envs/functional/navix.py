@@ -40,7 +40,7 @@ class NavixEnv:
         # The bounds and dtypes of Navix's own spaces do not fit its observations.
         observation = jax.eval_shape(self.reset, jax.random.key(0))[0]
         bounds: Any = (0, 255) if observation.dtype == np.uint8 else (-np.inf, np.inf)
-        return spaces.Box(*bounds, observation.shape, observation.dtype.type)
+        return spaces.Box(bounds[0], bounds[1], observation.shape, observation.dtype.type)
 
     def reset(self, key: Any) -> tuple[Tree, Any]:
         timestep = self._env.reset(key, self._cache)
