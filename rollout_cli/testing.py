@@ -62,7 +62,7 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
         check_step(program(), {}, reset_types(program(), observations))
     except BadValueError as error:
         raise _fault(str(error), error.hint) from error
-    first, again = (_recorded(program(), observations, seed, n_steps) for _ in range(2))
+    first, again = (_recorded(env, program(), observations, seed, n_steps) for _ in range(2))
     for one, other in zip(first, again, strict=True):
         if not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
             raise _fault(
@@ -79,12 +79,14 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
             )
 
 
-def _recorded(program: Any, rows_of: SpaceRows, seed: int, n_steps: int) -> list[Any]:
+def _recorded(env: FunctionalEnv, program: Any, rows_of: SpaceRows, seed: int, n_steps: int) -> list[Any]:
     """Return the arrays that a block of four rows records: observations, rewards, flags and infos."""
     import jax  # noqa: PLC0415 - only with a JAX environment
 
+    from rollout_cli.envs.functional.rows import no_rows  # noqa: PLC0415 - it loads JAX
+
     seeds = np.arange(seed, seed + 4 * (n_steps + 1), dtype=np.uint32)  # An episode may end in one step.
-    rows = program.start(None, np.ones(4, bool), seeds[:4])
+    rows = program.start(no_rows(env, 4), np.ones(4, bool), seeds[:4])
     _, block = program.run({}, rows, np.ones(4, bool), seeds[4:], np.int32(4 * n_steps))
     block = jax.tree.map(np.asarray, block)
     return [*rows_of.columns(block.observations), *jax.tree.leaves((block.steps, block.last, block.is_over))]

@@ -32,7 +32,7 @@ from rollout_cli.envs.building import (
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.envs.functional.families import family_factory, is_family
 from rollout_cli.envs.functional.protocol import FunctionalEnv, is_functional
-from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, misspelt
+from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, UsageError, misspelt
 from rollout_cli.keywords import Keywords, Record
 from rollout_cli.sources.loading import (
     Source,
@@ -95,7 +95,7 @@ class EnvSource:
         if isinstance(env, gymnasium.Env):
             return self._wrapped(env)
         if self.wrappers:
-            raise EnvLoadError(
+            raise UsageError(
                 f"{self.wrappers[0].spec} wraps gymnasium environments, but {self.label} is a JAX environment",
                 code="wrapper-vector",
                 hint="omit {wrapper}, or use a factory that returns a wrapped FunctionalEnv",
@@ -309,7 +309,7 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
             hint='omit {vectorization="native"}, or use a factory that wraps the vector environment',
         )
     if is_family(source.spec) or is_functional(resolved):
-        raise EnvLoadError(
+        raise UsageError(
             f"{name!r} is a JAX environment, which always steps its rows together",
             code="env-not-vector",
             hint='omit {vectorization="native"}: {envs_per_worker=…} sets the number of rows',

@@ -181,6 +181,9 @@ class CollectConfig:
         "Rebuild the environment for every episode. Use it if the environment keeps state across resets.",
         default=False, decides_data=True,
         excludes=(_NATIVE(reason="a native vector environment cannot rebuild one of its environments"),))
+    device: Literal["cpu", "gpu"] | None = _code(
+        "Where a JAX environment runs. Policies on the host choose their own device.",
+        shown="JAX's default", decides_data=True)
     invalid_action: Literal["error", "clip", "warn"] = _code(
         "Rule for actions outside their space. The episode fails, the action is clipped to a Box, or a warning "
         "is printed.", "error", decides_data=True)

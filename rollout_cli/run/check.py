@@ -22,7 +22,7 @@ from rollout_cli.policies.recorded import RecordedSource
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.episodes import ON_EPISODES, Recorded
 from rollout_cli.run.checks.objects import Finding
-from rollout_cli.run.checks.trial import Trial
+from rollout_cli.run.checks.trial import Trial, rate_of
 from rollout_cli.samplers.plan import NO_END, MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
 
@@ -147,6 +147,7 @@ def _recorded(trial: Trial, n_steps: int) -> Recorded:
         stop = len(source.steps) if isinstance(source, RecordedSource) else NO_END
         chunks = [*sampler.stream(MinTimesteps(n_steps, stop=stop))]
         seconds = time.monotonic() - began
+        report = sampler.report
         if not chunks:
             raise InterruptedRunError(
                 "the check was stopped before any episode ended", code="no-episode-ended"
@@ -155,7 +156,9 @@ def _recorded(trial: Trial, n_steps: int) -> Recorded:
         if chunk.n_episodes == stop:  # The recording has no more episodes.
             n_steps = chunk.n_steps
         summary = _written(sampler, chunk)
-        return Recorded(trial, sampler.env_spec, sampler.report, limit, n_steps, chunk, summary, seconds)
+        if report.compiles and (rate := rate_of(sampler, _SHARE * trial.seconds / 4)):
+            seconds = chunk.n_steps / rate  # The first steps waited for the compiler.
+        return Recorded(trial, sampler.env_spec, report, limit, n_steps, chunk, summary, seconds)
 
 
 def _written(sampler: Sampler, chunk: Chunk) -> DatasetSummary:

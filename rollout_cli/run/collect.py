@@ -250,6 +250,8 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     config = run.request.config
     state = run.request.state
     run.progress.begin(**state.totals, seconds=ahead)
+    if report.compiles:
+        run.progress.notice(f"compiling {run.request.env.label} in each worker")
     if run.observes_first:
         _limit(config, sampler, began_at)
         _observe_first(run, sampler, writer)

@@ -13,11 +13,14 @@ import numpy as np
 from rollout_cli.dataset.folder import staged
 from rollout_cli.dataset.layout import root_seed_of
 from rollout_cli.dataset.reader import Dataset, Episode
+from rollout_cli.dataset.record import RunRecord
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.states import stored_states
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.envs.building import Env
 from rollout_cli.envs.describe import env_spec_of
+from rollout_cli.envs.functional.protocol import FunctionalEnv
+from rollout_cli.envs.source import EnvSource
 from rollout_cli.envs.state import state_setter
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.chunk import concatenate
@@ -145,24 +148,31 @@ def _rendering_env(dataset: Dataset, episode: Episode, env_kwargs: Keywords, *, 
     if not isinstance(source.resolve(), gymnasium.Env):
         source.kwargs["render_mode"] = "rgb_array"
     try:
-        # Seed the global generators as the worker did before it built the environment.
-        with BorrowedGenerators():
-            seed_globals(root_seed_of(record), SETUP)
-            env = source.build()
+        env = _built(source, record)
     except EnvLoadError as error:
         if "'render_mode'" not in error.message:
             raise
-        raise EnvLoadError(
-            f"the environment cannot be rendered: {error.message}",
-            code="env-no-rendering",
-            hint='accept render_mode="rgb_array", and return an image from render()',
-        ) from error
+        del source.kwargs["render_mode"]
+        env = _built(source, record)
+        if isinstance(env, gymnasium.Env):
+            raise EnvLoadError(
+                f"the environment cannot be rendered: {error.message}",
+                code="env-no-rendering",
+                hint='accept render_mode="rgb_array", and return an image from render()',
+            ) from error
     if not isinstance(env, gymnasium.Env):
-        raise EnvLoadError(
-            f"{source.label} is a JAX environment, which cannot be rendered",
-            code="env-no-rendering",
-            hint="use a factory that returns a gymnasium.Env with a render() method",
+        if not hasattr(env, "render"):
+            raise EnvLoadError(
+                f"{source.label} is a JAX environment without a method render(state)",
+                code="env-no-rendering",
+                hint="add render(state) to the FunctionalEnv, which returns uint8[height, width, 3]",
+            )
+        from rollout_cli.envs.functional.vector import (  # noqa: PLC0415 - it loads JAX
+            FunctionalGymEnv,
+            FunctionalVectorEnv,
         )
+
+        env = FunctionalGymEnv(FunctionalVectorEnv(env, 1))
     if SpaceSchema.of(env_spec_of(env)).describe() != dataset.info["spaces"]:
         close_env(env)
         raise EnvLoadError(
@@ -213,6 +223,13 @@ def _run_env(
     return first_difference(
         episode.batch, stored_form(chunk, dataset.env_spec, dataset.info["features"]), only=compared
     )
+
+
+def _built(source: EnvSource, record: RunRecord) -> Env | FunctionalEnv:
+    """Build an environment; the global generators are seeded as the worker did before it built its own."""
+    with BorrowedGenerators():
+        seed_globals(root_seed_of(record), SETUP)
+        return source.build()
 
 
 def _rendered(env: Env) -> Array:

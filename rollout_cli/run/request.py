@@ -249,6 +249,7 @@ def sampler_of(
             reset_options=config.reset_options,
             tasks=config.tasks or (),
             store_state=config.store_state,
+            device=config.device,
         ),
         pins=pin_rules(config, policy, env),
     )

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-
-import numpy as np
 
 from rollout_cli.errors import RolloutError, WorkerError
 from rollout_cli.options.config import CollectConfig, Values
 from rollout_cli.progress import Progress
-from rollout_cli.run.checks.trial import Trial
-from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps
+from rollout_cli.run.checks.trial import Trial, rate_of
+from rollout_cli.samplers.plan import EpisodesPerWorker
 
 _READY_SECONDS = 120.0  # Time limit until every worker of a choice has ended an episode.
 # Environments per worker to try.
 _SYNC = (1, 4, 16, 64)
 _NATIVE = (16, 64, 256, 1_024)
+_JAX = (64, 256, 1_024, 4_096)
 _PIECES = 10  # Episodes are truncated so that about this many of each environment end while measuring.
-_FEWEST = 3  # Minimum number of messages for a rate.
-_NO_END = 1 << 60
 _HELPS = 1.1  # Doubling the workers continues while it is faster by this factor.
 # The number of fastest choices that are measured several times, and how often.
 _FINALISTS = 3
@@ -65,8 +61,9 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
 
     First choose the environments per worker, with the `workers` of `config` (by default one per core). Then
     choose the number of workers, which is doubled while that helps: workers whose environments wait can share
-    a core. The fastest choices are measured three times, round-robin, and their median counts, because the
-    rate of a machine varies over time by more than good choices differ.
+    a core. In a JAX environment, whose program uses all cores, the first choices have one worker. The fastest
+    choices are measured three times, round-robin, and their median counts, because the rate of a machine varies
+    over time by more than good choices differ.
 
     Raises:
         RolloutError: If the policy or the environment cannot be loaded, or no choice could be measured.
@@ -81,11 +78,12 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
 
     rows = _settled([measure(form) for form in forms], measure)
     result = TuneResult(rows, bare_rate)
-    most = 1 if config.sampler == "local" else config.workers
-    counts = sorted({max(1, most // 2), max(1, most - 1), most + most // 2} - {config.workers})
+    n_workers = forms[0]["workers"]
+    most = 1 if config.sampler == "local" else n_workers
+    counts = sorted({max(1, most // 2), max(1, most - 1), most + most // 2} - {n_workers})
     more = [measure({**result.fastest.options, "workers": count}) for count in counts]
     last = result.fastest
-    count = 2 * config.workers
+    count = 2 * n_workers
     while last.rate and config.sampler != "local":
         more.append(measure({**last.options, "workers": count}))
         if more[-1].rate < _HELPS * last.rate:
@@ -118,10 +116,11 @@ def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[Values]]:
     """Return the rate of the bare loop, and the choices of environments per worker to try."""
     config = trial.config
     bare_rate = None
+    n_workers = config.workers
     counts = {"sync": _SYNC[:0], "native": _NATIVE}
     if config.vectorization == "sync":
         seen = trial.inspected(looks=False, bare_seconds=seconds)
-        bare_rate = seen["rate"]
+        bare_rate = seen["rate"] or None
         is_plain = config.worker_class is None and seen["is_batched"]
         has_native = (
             is_plain
@@ -129,10 +128,15 @@ def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[Values]]:
             and not (config.fresh_env or config.wrapper)
             and not config.require_reproducible  # Episodes after an autoreset have no seed.
         )
-        counts = {"sync": _SYNC if is_plain else _SYNC[:0], "native": _NATIVE if has_native else _NATIVE[:0]}
+        is_jax = seen["is_jax"]
+        n_workers = 1 if is_jax else n_workers
+        counts = {
+            "sync": (_JAX if is_jax else _SYNC) if is_plain else _SYNC[:0],
+            "native": _NATIVE if has_native else _NATIVE[:0],
+        }
     counts[config.vectorization] = (*sorted({*counts[config.vectorization], config.envs_per_worker}),)
     return bare_rate, [
-        {"workers": config.workers, "envs_per_worker": count, "vectorization": name}
+        {"workers": n_workers, "envs_per_worker": count, "vectorization": name}
         for name in ("sync", "native")
         for count in counts[name]
     ]
@@ -144,21 +148,12 @@ def _measured(trial: Trial, options: Values, seconds: float, bare_rate: float | 
     n_envs = options["envs_per_worker"]
     if bare_rate and options["vectorization"] == "sync":  # A native environment resets its rows by itself.
         limit = max(1, int(bare_rate * seconds / _PIECES / n_envs))
-    times = list[float]()
-    steps = list[int]()
     try:
         where = {name: getattr(trial.config, name) for name in ("sampler", "ray_address")}
         with trial.running(limit=limit, **where, **options) as sampler:
             for _ in sampler.stream(EpisodesPerWorker(n_envs)):
                 pass  # Warm-up: every worker ends an episode.
-            for chunk in sampler.stream(MinTimesteps(_NO_END, sampler.next_number)):
-                times.append(time.monotonic())
-                steps.append(chunk.n_steps)
-                if times[-1] - times[0] >= seconds and len(times) >= _FEWEST:
-                    break
+            rate = rate_of(sampler, seconds)
     except RolloutError as error:
         return Row(options, problem=error.message)
-    if len(times) < _FEWEST:  # The trial reached its time limit.
-        return Row(options, problem="too few episodes ended")
-    # Fit a slope: episodes of equal length end in bursts, and a simple quotient depends on where one is cut.
-    return Row(options, float(np.polyfit(np.subtract(times, times[0]), np.cumsum(steps), 1)[0]))
+    return Row(options, rate or 0.0, problem="" if rate else "too few episodes ended")

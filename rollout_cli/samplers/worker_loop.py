@@ -202,6 +202,7 @@ class WorkerLoop:
 
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
+            worker.prepare()
             self._crash_box.begin_turn()
             worker.advance(_clock() + self._turn_seconds, max(self._kept_back[0] + 1, self._due_rows))
         if self._is_due(worker):

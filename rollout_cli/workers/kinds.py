@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import gymnasium
@@ -14,14 +16,15 @@ from rollout_cli.envs.functional.protocol import FunctionalEnv, is_functional
 from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
 from rollout_cli.episodes.spaces import SpaceRows
-from rollout_cli.errors import ArgumentError, EnvLoadError
+from rollout_cli.errors import ArgumentError, EnvLoadError, UsageError
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
 from rollout_cli.workers.native.engine import NativeEngine
 from rollout_cli.workers.native.rows import NativeRows
 from rollout_cli.workers.rows.lockstep import LockstepRows
 from rollout_cli.workers.rows.sequential import SequentialRows, TrialRows
-from rollout_cli.workers.worker import OVERRIDABLE, Engine, Setting, Worker
+from rollout_cli.workers.values import WorkerReport
+from rollout_cli.workers.worker import OVERRIDABLE, Engine, Setting, Worker, reporting_failures
 
 
 class DefaultWorker(Worker):
@@ -38,7 +41,8 @@ class DefaultWorker(Worker):
     """
 
     _env_updates: Sequence[Any] = ()  # The last updates; with `fresh_env` they build each environment.
-    _functional: FunctionalEnv | None = None  # The JAX environment of all rows.
+    functional: FunctionalEnv | None = None  # The JAX environment of all rows.
+    _compile: Callable[[], None]  # Compiles its program, unless that is done.
 
     def update_env(self, env_update: Any) -> None:
         if env_update is None:
@@ -60,7 +64,7 @@ class DefaultWorker(Worker):
         self._forget()
         envs = []
         n_rows = len(updates)
-        self._functional = None
+        self.functional = None
         old_envs = self._envs if len(self._envs) == n_rows else [None] * n_rows
         for old, update in zip(old_envs, updates, strict=True):
             # Every row has the same seed: an episode must not depend on its row.
@@ -70,6 +74,12 @@ class DefaultWorker(Worker):
                 self._use_functional(env)
                 return
             envs.append(env)
+        if self.rules.device is not None:
+            raise UsageError(
+                "device is for JAX environments, but this is a gymnasium environment",
+                code="env-device",
+                hint="omit {device}",
+            )
         spec, *others = [env_spec_of(env, self._limit) for env in envs]
         for row, other in enumerate(others, 1):
             if other != spec:
@@ -87,23 +97,29 @@ class DefaultWorker(Worker):
 
     def _use_functional(self, env: FunctionalEnv) -> None:
         """Use a JAX environment for all rows."""
-        from rollout_cli.envs.functional.vector import FunctionalVectorEnv  # noqa: PLC0415 - it loads JAX
+        from rollout_cli.envs.functional.vector import (  # noqa: PLC0415 - it loads JAX
+            FunctionalVectorEnv,
+            use_device,
+        )
 
-        reasons = {
-            "fresh_env=True rebuilds": self._fresh_env,
-            "a worker class with reset_env or step_env calls": any(
-                getattr(type(self), name) is not getattr(Worker, name) for name in OVERRIDABLE
-            ),
-            "reset options and tasks go to the resets of": bool(self.rules.reset_options or self.rules.tasks),
-        }
-        for reason, is_set in reasons.items():
-            if is_set:
-                raise EnvLoadError(
-                    f"{reason} gymnasium environments, but this is a JAX environment",
+        rules = self.rules
+        overridden = [name for name in OVERRIDABLE if getattr(type(self), name) is not getattr(Worker, name)]
+        for option, value in (
+            ("fresh_env", self._fresh_env),
+            ("reset_options", rules.reset_options),
+            ("tasks", rules.tasks),
+            ("store_state", rules.store_state),
+            ("worker_class", overridden),
+        ):
+            if value:
+                raise UsageError(
+                    f"{option} is for gymnasium environments, but this is a JAX environment",
                     code="env-functional",
-                    hint="omit the option, or wrap the JAX environment as a gymnasium.Env",
+                    hint=f"omit {{{option}}}, or wrap the JAX environment as a gymnasium.Env",
                 )
-        self._functional = env
+        if rules.device is not None:
+            use_device(rules.device)
+        self.functional = env
         vector = FunctionalVectorEnv(env, self._n_envs)
         self._envs = [vector]
         self._use_spec(env_spec_of(vector, self._limit))
@@ -119,18 +135,30 @@ class DefaultWorker(Worker):
         act = jax_function(setting.policy, SpaceRows(setting.worker.env_spec.action_space))
         if setting.policy.row_by_row:
             single = FunctionalVectorEnv(env, 1)
+            self._compile = functools.cache(single.prepare)
             return SequentialRows(setting, [FunctionalGymEnv(single) for _ in range(self._n_envs)], None)
         if act is None:
+            self._compile = functools.cache(self._envs[0].prepare)
             return NativeEngine(setting, NativeRows(self._envs[0], self._n_envs, self._seed))
-        return FunctionalEngine(setting, env, act, self._n_envs)
+        engine = FunctionalEngine(setting, env, act, self._n_envs)
+        self._compile = engine.prepare
+        return engine
+
+    def prepare(self) -> None:
+        if self.functional is not None:
+            with reporting_failures(self._ready()):
+                self._compile()
+
+    def report(self) -> WorkerReport:
+        return replace(super().report(), compiles=self.functional is not None)
 
     def _n_queues(self, policy: AdaptedPolicy) -> int:
-        is_alike = self._functional is not None and policy.acts_alike(self._n_envs)
+        is_alike = self.functional is not None and policy.acts_alike(self._n_envs)
         return 1 if is_alike else self._n_envs
 
     def _new_engine(self, setting: Setting) -> Engine:
-        if self._functional is not None:
-            return self._functional_engine(setting, self._functional)
+        if self.functional is not None:
+            return self._functional_engine(setting, self.functional)
         kind: type[SequentialRows | LockstepRows] = LockstepRows
         if self._n_envs == 1 or setting.policy.row_by_row:
             kind = SequentialRows if type(self).predecessors is Worker.predecessors else TrialRows
@@ -246,7 +274,7 @@ class VecWorker(DefaultWorker):
         self._use_spec(env_spec_of(env, self._limit))
 
     def _n_queues(self, policy: AdaptedPolicy) -> int:
-        if self._functional is not None:
+        if self.functional is not None:
             return super()._n_queues(policy)
         if self._native is not None:
             are_alike = self._native.resets_itself

@@ -21,7 +21,7 @@ _GUARD_BYTES = 8 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRules:
-    """Rules for invalid actions, reset options, endless episodes and simulator states.
+    """Rules for invalid actions, reset options, endless episodes, simulator states and devices.
 
     Attributes:
         invalid_action: Handling of an action outside its space. `error` fails the episode before the
@@ -31,6 +31,7 @@ class EpisodeRules:
         tasks: Options that vary by episode: task i % n overrides `reset_options` in episode i.
         step_guard: Steps at which an episode without a time limit fails.
         store_state: Whether infos have the state of the environment's simulator, of single environments.
+        device: The kind of device on which a JAX environment runs; None for JAX's default.
     """
 
     invalid_action: OnInvalidAction = "error"
@@ -38,6 +39,7 @@ class EpisodeRules:
     reset_options: Mapping[str, Any] = field(default_factory=dict)
     tasks: Sequence[Mapping[str, Any]] = ()
     store_state: bool = False
+    device: Literal["cpu", "gpu"] | None = None
 
     def options_of(self, number: int) -> dict[str, Any] | None:
         """Return a copy of the reset options of episode `number`, or None if it has no options."""
@@ -68,6 +70,7 @@ class WorkerReport:
         scope: `n_envs` if episodes depend on the number of environments per worker, else `any`.
         not_reproducible: The reason that episodes cannot be reproduced, or None if no reason is known.
         files: The files that the policy and the environment read.
+        compiles: Whether the environment is a JAX environment, which is compiled before its first step.
         warnings: Warnings about data quality, one per line: unsuitable wrappers, and observations that are
             cast.
     """
@@ -78,6 +81,7 @@ class WorkerReport:
     scope: Literal["any", "n_envs"] = "any"
     not_reproducible: str | None = None
     files: tuple[PinnedFile, ...] = ()
+    compiles: bool = False
     warnings: tuple[str, ...] = ()
 
     def joined(self, other: Self) -> Self:

@@ -287,7 +287,7 @@ class Worker(InContext, abc.ABC):
             engine.forget(NO_NUMBER)
         if not self.has_work:
             self.assign([range(self._next_number, self._next_number + self._n_envs)])
-        with _reporting_failures(engine):
+        with reporting_failures(engine):
             engine.begin()
 
     def step_episode(self) -> bool:
@@ -297,7 +297,7 @@ class Worker(InContext, abc.ABC):
             raise UsageError(
                 "step_episode found no running episode", code="call-order", hint="call start_episode first"
             )
-        with _reporting_failures(engine):
+        with reporting_failures(engine):
             return engine.step()
 
     def collect_episode(self) -> EpisodeBatch:
@@ -345,6 +345,9 @@ class Worker(InContext, abc.ABC):
         self._next_number = max([self._next_number, *(lease[-1] + 1 for lease in ranges)])
         self._queue.add(chain.from_iterable(ranges), self.number_stride)
 
+    def prepare(self) -> None:
+        """Compile the program of a JAX environment, unless it is compiled: no step should wait for it."""
+
     def advance(self, deadline: float, enough: float = math.inf) -> None:
         """Run assigned numbers, at least a step, until `time.perf_counter()` passes `deadline` or all end.
 
@@ -355,7 +358,7 @@ class Worker(InContext, abc.ABC):
         """
         engine = self._ready()
         if self.has_work:
-            with _reporting_failures(engine):
+            with reporting_failures(engine):
                 engine.run(deadline, enough)
 
     def take(self, *, everything: bool = False) -> list[Chunk]:
@@ -438,7 +441,8 @@ class Worker(InContext, abc.ABC):
 
 
 @contextmanager
-def _reporting_failures(engine: Engine) -> Iterator[None]:
+def reporting_failures(engine: Engine) -> Iterator[None]:
+    """Let the engine place the errors of user code."""
     try:
         yield
     except BaseException as error:

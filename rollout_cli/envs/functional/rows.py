@@ -9,6 +9,7 @@ The keys of an episode follow from its seed alone, so an episode is the same in 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -58,6 +59,13 @@ def first_row(env: FunctionalEnv, seed: Any) -> Row:
     observation, state = env.reset(reset_key)
     row: Row = jax.tree.map(_typed, Row(key, observation, state, jnp.int32(0)))
     return row
+
+
+def no_rows(env: FunctionalEnv, count: int) -> Row:
+    """Return rows whose episodes have not started, of the types that `first_row` returns."""
+    types = jax.eval_shape(partial(first_row, env), np.uint32(0))
+    rows: Row = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), types)
+    return rows
 
 
 def next_row(env: FunctionalEnv, row: Row, act: Act, limit: int | None = None) -> tuple[Row, Step]:

@@ -10,12 +10,13 @@ import gymnasium
 import jax
 import numpy as np
 from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, create_empty_array
 
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.envs.functional.protocol import FunctionalEnv
-from rollout_cli.envs.functional.rows import compiled, first_row, next_row, selected
+from rollout_cli.envs.functional.rows import compiled, first_row, next_row, no_rows, selected
 from rollout_cli.episodes.spaces import Array, Tree
+from rollout_cli.errors import UsageError
 
 
 class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
@@ -43,8 +44,7 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
         limit = env.max_episode_steps
 
         def reset(rows: Any, mask: Any, seeds: Any) -> Any:
-            started = jax.vmap(lambda seed: first_row(env, seed))(seeds)
-            return started if rows is None else selected(mask, started, rows)
+            return selected(mask, jax.vmap(lambda seed: first_row(env, seed))(seeds), rows)
 
         def step(rows: Any, actions: Any) -> Any:
             return jax.vmap(lambda row, action: next_row(env, row, lambda *_: (action, {}), limit))(
@@ -54,6 +54,18 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
         self._reset = compiled(reset)
         self._step = compiled(step)
 
+    @property
+    def state(self) -> Any:
+        """The states of all rows."""
+        return self._rows.state
+
+    def prepare(self) -> None:
+        """Compile reset and step, without running them."""
+        rows = no_rows(self.functional, self.num_envs)
+        mask = np.zeros(self.num_envs, bool)
+        self._reset.lower(rows, mask, mask.astype(np.uint32)).compile()
+        self._step.lower(rows, create_empty_array(self.single_action_space, self.num_envs)).compile()
+
     def reset(
         self, *, seed: Sequence[int] | int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
@@ -62,8 +74,9 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
             first = int(np.random.default_rng(seed).integers(1 << 31))
             seed = range(first, first + self.num_envs)
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
-        rows = self._reset(self._rows, mask, np.array(seed, np.uint32))
-        self._rows = rows
+        if self._rows is None:
+            self._rows = no_rows(self.functional, self.num_envs)
+        self._rows = rows = self._reset(self._rows, mask, np.array(seed, np.uint32))
         return _on_host(rows.observation), {}
 
     def step(self, actions: Tree) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
@@ -94,6 +107,11 @@ class FunctionalGymEnv(gymnasium.Env[Any, Any]):
         observations, infos = self._rows.reset(seed=None if seed is None else [seed])
         return _first(observations), infos
 
+    def render(self) -> Any:
+        """Return the image of the state by `render(state)` of the FunctionalEnv."""
+        drawn: Any = self._rows.functional
+        return np.asarray(drawn.render(_first(self._rows.state)))
+
     def step(self, action: Tree) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
         actions = jax.tree.map(lambda value: np.asarray(value)[None], action)
         observation, reward, terminated, truncated, info = _first(self._rows.step(actions))
@@ -108,3 +126,17 @@ def _first(tree: Any) -> Any:
 def _on_host(tree: Any) -> Any:
     """Return a tree of arrays as numpy arrays."""
     return jax.tree.map(np.asarray, tree)
+
+
+def use_device(kind: str) -> None:
+    """Run all programs of this process on a device of this kind; UsageError if JAX has none."""
+    try:
+        device = jax.devices(kind)[0]
+    except RuntimeError as error:
+        raise UsageError(
+            f"JAX has no device {kind!r} in this process, only {jax.default_backend()!r}",
+            code="env-device",
+            hint="omit {device}, or install JAX for it, for example: pip install 'jax[cuda13]'",
+        ) from error
+    update: Any = jax.config.update
+    update("jax_default_device", device)

@@ -18,11 +18,13 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from rollout_cli.envs.describe import stack_warnings
 from rollout_cli.episodes.spaces import Space, differences, space_leaves
-from rollout_cli.errors import UserCodeError
+from rollout_cli.errors import EnvError, UserCodeError
+from rollout_cli.policies.functional import METHOD
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.recorded import RecordedPolicy
 from rollout_cli.seeding.seeds import SETUP, seed_globals
 from rollout_cli.sources.loading import first_line, reporting, traceback_text
+from rollout_cli.testing import check_functional_env
 from rollout_cli.workers.checks import element
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.policy_holder import masks_of
@@ -129,9 +131,17 @@ class InspectingWorker(DefaultWorker):
         """Run the checks or the timed loop, and return the report with the results."""
         report = super().report()
         seed_globals(self._seed, SETUP)
-        self.recorded_env = RecordedEnv(self.env)
-        findings = {name: _found(look, self) for name, look in ON_OBJECTS.items()} if self._looks else {}
-        if not self._looks:
+        looks = ON_OBJECTS
+        if self.functional is None:
+            self.recorded_env = RecordedEnv(self.env)
+        else:
+            from rollout_cli.envs.functional.vector import FunctionalGymEnv  # noqa: PLC0415 - it loads JAX
+
+            self.env.prepare()  # The checks time steps.
+            self.recorded_env = RecordedEnv(FunctionalGymEnv(self.env))
+            looks = ON_JAX
+        findings = {name: _found(look, self) for name, look in looks.items()} if self._looks else {}
+        if not self._looks and self.functional is None:
             with reporting(UserCodeError, "a loop of policy and environment raised"):
                 self._time_bare_loop(self._bare_seconds / 4)  # Warm-up.
                 self._time_bare_loop(self._bare_seconds)
@@ -142,6 +152,7 @@ class InspectingWorker(DefaultWorker):
             "step_bytes": self._ready().row_bytes,
             "has_native": registered is not None and registered.vector_entry_point is not None,
             "is_batched": not self.policy.row_by_row,
+            "is_jax": self.functional is not None,
         }
         return replace(report, env={**report.env, **seen})
 
@@ -200,6 +211,15 @@ def _checker(worker: InspectingWorker) -> Findings:
     for text in dict.fromkeys(str(warning.message) for warning in caught):
         if not any(words in text for words in _NO_FAULTS):
             yield Finding("warn", text.replace("\x1b[33m", "").replace("\x1b[0m", "").removeprefix("WARN: "))
+
+
+def _functions(worker: InspectingWorker) -> Findings:
+    """Run this package's check of JAX environments."""
+    assert worker.functional is not None
+    try:
+        check_functional_env(worker.functional)
+    except EnvError as error:
+        yield Finding("fail", error.message, error.marked_hint)
 
 
 def _saved_spaces(worker: InspectingWorker) -> Findings:
@@ -272,8 +292,8 @@ def _steps(worker: InspectingWorker) -> Findings:
     env = worker.recorded_env
     policy = worker.policy
     space = worker.env_spec.action_space
-    if isinstance(policy.users_own, RecordedPolicy):  # It can act in recorded episodes only.
-        return
+    if isinstance(policy.users_own, RecordedPolicy) or policy.methods[0] == METHOD:
+        return  # It can act in recorded episodes only, or in a program only.
     record = SpaceRecorder(space, "the action", "clip").record
     has_masks = env.has_wrapper_attr("action_masks")
     seen = Counter[str]()
@@ -317,7 +337,7 @@ def _exploration(worker: InspectingWorker) -> Findings:
     """Check whether the policy explores, by sampling several actions for one observation."""
     policy = worker.policy
     answers = []
-    if isinstance(policy.users_own, RecordedPolicy):
+    if isinstance(policy.users_own, RecordedPolicy) or policy.methods[0] == METHOD:
         return
     observation, _ = worker.recorded_env.reset(seed=0)
     for seed in range(_ANSWERS):
@@ -351,3 +371,11 @@ ON_OBJECTS: Mapping[str, Callable[[InspectingWorker], Findings]] = {
     "exploration": _exploration,
 }
 """The checks of objects by their name in the report; a check that yields no finding has passed."""
+
+ON_JAX: Mapping[str, Callable[[InspectingWorker], Findings]] = {
+    "JAX environment": _functions,
+    "saved spaces": _saved_spaces,
+    "masks and actions": _steps,
+    "exploration": _exploration,
+}
+"""The same for a JAX environment."""

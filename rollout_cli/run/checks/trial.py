@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Timer
 from typing import Any, Self
+
+import numpy as np
 
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.keywords import Record
@@ -17,8 +20,12 @@ from rollout_cli.run.checks.objects import InspectingWorker
 from rollout_cli.run.provenance import check_nothing_cut
 from rollout_cli.run.request import completed, env_of, policy_of, sampler_of
 from rollout_cli.run.serve import policy_process
+from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.workers.worker import Worker
+
+_FEWEST = 3  # Minimum number of messages for a rate.
+_NO_END = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +93,18 @@ class Trial:
             kind=InspectingWorker, worker_args=arguments, worker_class=None, envs_per_worker=1
         ) as sampler:
             return sampler.report.env
+
+
+def rate_of(sampler: Sampler, seconds: float) -> float | None:
+    """Return the steps per second of started workers, measured for `seconds`; None if too few episodes ended."""
+    times = list[float]()
+    steps = list[int]()
+    for chunk in sampler.stream(MinTimesteps(_NO_END, sampler.next_number)):
+        times.append(time.monotonic())
+        steps.append(chunk.n_steps)
+        if times[-1] - times[0] >= seconds and len(times) >= _FEWEST:
+            break
+    if len(times) < _FEWEST:  # The trial reached its time limit.
+        return None
+    # Fit a slope: episodes of equal length end in bursts, and a simple quotient depends on where one is cut.
+    return float(np.polyfit(np.subtract(times, times[0]), np.cumsum(steps), 1)[0])

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from rollout_cli.envs.functional.protocol import FunctionalEnv
+from rollout_cli.envs.functional.rows import no_rows
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
@@ -93,9 +94,9 @@ class FunctionalEngine:
         self._n_steps = min(self._buffer.most_block_steps, _MOST_STEPS, max(1, _BLOCK_STEPS // self._width))
         self._program = self._compiled()
         self._running = Episodes.none(self._width)
-        self._rows: Any = None
+        self._rows: Any = None  # Known once the program is compiled.
         self._n_started = 0  # Episodes that the last block started.
-        self._is_checked = False
+        self._is_prepared = False
         self._where = RESET
 
     def _compiled(self) -> Program:
@@ -112,7 +113,7 @@ class FunctionalEngine:
         if policy is not self._policy and isinstance(policy, FunctionalPolicy):
             self._act = policy.function
             self._program = self._compiled()
-            self._is_checked = False
+            self._is_prepared = False
         self._policy = policy
 
     # -- running ---------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class FunctionalEngine:
         running.start[rows] = running.unsaved[rows] = self._buffer.step
         running.started_at[rows] = _clock()
         self._worker.crash_box.note(running.number[: self._n_rows])
-        self._check()
+        self.prepare()
         mask = np.zeros(self._width, bool)
         mask[rows] = True
         self._rows = self._program.start(self._rows, mask, np.where(mask, running.seed, 0).astype(np.uint32))
@@ -245,9 +246,12 @@ class FunctionalEngine:
 
     # -- checks and errors -----------------------------------------------------------------------------------
 
-    def _check(self) -> None:
-        """Check shapes and dtypes of observations, actions, rewards and flags once, without running anything."""
-        if self._is_checked:
+    def prepare(self) -> None:
+        """Check shapes and dtypes of observations, actions, rewards and flags, then compile, once a program.
+
+        Nothing runs: the caller may limit the seconds of a step, but not of compiling.
+        """
+        if self._is_prepared:
             return
         row = reset_types(self._program, self._observations)
         self._where = self._acting
@@ -256,7 +260,13 @@ class FunctionalEngine:
         self._where = STEP
         check_step(self._program, params, row)
         self._where = RESET
-        self._is_checked = True
+        if self._rows is None:
+            self._rows = no_rows(self._env, self._width)
+        mask = np.zeros(self._width, bool)
+        seeds = np.zeros(self._n_steps * self._width, np.uint32)
+        self._program.start.lower(self._rows, mask, seeds[: self._width]).compile()
+        self._program.run.lower(params, self._rows, mask, seeds, np.int32(0)).compile()
+        self._is_prepared = True
 
     def _invalid_action(self, block: Block, step: int) -> BadValueError:
         """Return the error for the first row that has an invalid action in a step of the block."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -81,10 +81,9 @@ class Program:
         """Take one step of a row."""
         return next_row(self._env, row, partial(self.act, params), self._limit)
 
-    def _start(self, rows: Row | None, mask: Any, seeds: Any) -> Any:
-        """Start episodes in the rows of a mask (n,), whose seeds are uint32 (n,); None for no rows yet."""
-        started = jax.vmap(self.first)(seeds)
-        return started if rows is None else selected(mask, started, rows)
+    def _start(self, rows: Row, mask: Any, seeds: Any) -> Row:
+        """Start episodes in the rows of a mask (n,), whose seeds are uint32 (n,)."""
+        return cast("Row", selected(mask, jax.vmap(self.first)(seeds), rows))
 
     def _run(self, params: Any, rows: Row, is_running: Any, seeds: Any, n_seeds: Any) -> tuple[Row, Block]:
         """Run a block. A row whose episode ends starts the next of the `seeds` (K,), up to `n_seeds`, or rests."""
