@@ -308,12 +308,13 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
             code="wrapper-vector",
             hint='omit {vectorization="native"}, or use a factory that wraps the vector environment',
         )
+    jax_env = UsageError(
+        f"{name!r} is a JAX environment, which always steps its rows together",
+        code="env-not-vector",
+        hint='omit {vectorization="native"}: {envs_per_worker=…} sets the number of rows',
+    )
     if is_family(source.spec) or is_functional(resolved):
-        raise UsageError(
-            f"{name!r} is a JAX environment, which always steps its rows together",
-            code="env-not-vector",
-            hint='omit {vectorization="native"}: {envs_per_worker=…} sets the number of rows',
-        )
+        raise jax_env
     creator = resolved
     if isinstance(resolved, GymSpec):
         creator = resolved.vector_entry_point
@@ -335,6 +336,8 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
         built = _built_native(partial(resolved, num_envs=n_rows), creator, source, seed, fixed=source.kwargs)
     else:
         built = resolved
+    if is_functional(built):
+        raise jax_env
     if not isinstance(built, VectorEnv) or built is resolved:
         raise EnvLoadError(
             f"{name!r} returned a {type(built).__name__}, expected a new vector environment",

@@ -6,7 +6,7 @@ from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Tree
-from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.errors import PolicyLoadError, UsageError
 from rollout_cli.policies.policy import ActionAndInfo, ActionsAndInfos, AdaptedPolicy
 from rollout_cli.sources.loading import name_of
 
@@ -40,8 +40,9 @@ class FunctionalPolicy(AdaptedPolicy):
         return self.get_actions(observation)
 
     def get_actions(self, observations: Tree) -> ActionsAndInfos:  # noqa: ARG002
-        raise PolicyError(
-            f"{name_of(self.wrapped)} has jax_act alone, which needs a JAX environment",
+        raise UsageError(
+            f"{name_of(self.wrapped)} has jax_act alone, which acts inside the program of a JAX environment",
             code="policy-not-batched",
-            hint="collect in a JAX environment such as gymnax:CartPole-v1, without noise or mixtures",
+            hint="use a JAX environment such as gymnax:CartPole-v1, "
+            "and omit {epsilon}, {action_noise} and mixtures",
         )

@@ -42,8 +42,16 @@ def batch(output: Path) -> Any:
 
 
 def test_all_are_tested() -> None:
-    """No sample is without its test below."""
-    others = ["cartpole_smoke", "custom_env", "exact", "image_env", "offline_rl_pendulum", "policy_process"]
+    """No sample is without its test below; that of `jax` needs JAX: tests/gallery/test_functional_commands.py."""
+    others = [
+        "cartpole_smoke",
+        "custom_env",
+        "exact",
+        "image_env",
+        "jax",
+        "offline_rl_pendulum",
+        "policy_process",
+    ]
     assert {*others, *(f"recipe_{name}" for name in RECIPES)} == {path.stem for path in SAMPLES}
 
 

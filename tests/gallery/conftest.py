@@ -47,6 +47,8 @@ LIBRARIES = (
     "d3rlpy",
     "d4rl",
     "functional",
+    "functional_commands",
+    "functional_workers",
     "jax_families",
     "lerobot",
     "lerobot_export",
@@ -58,9 +60,9 @@ LIBRARIES = (
     "rllib",
     "robomimic",
 )
-collect_ignore += [f"test_{name}.py" for name in LIBRARIES if os.environ.get("ROLLOUT_TEST_LIBRARY") != name]
-if "test_functional.py" in collect_ignore:
-    collect_ignore.append("test_functional_workers.py")
+LIBRARY = os.environ.get("ROLLOUT_TEST_LIBRARY", "")
+SAME = [name for name in LIBRARIES if LIBRARY == "functional" and name.startswith("functional")]
+collect_ignore += [f"test_{name}.py" for name in LIBRARIES if name not in {LIBRARY, *SAME}]
 
 
 @pytest.fixture(scope="session", autouse=True)

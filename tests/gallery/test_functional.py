@@ -23,7 +23,7 @@ import rollout_cli
 from rollout_cli.envs.source import as_env_source, env_source
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import EnvError, EnvLoadError, PolicyError, RolloutError
+from rollout_cli.errors import EnvError, EnvLoadError, PolicyError, RolloutError, UsageError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.testing import check_functional_env
@@ -437,18 +437,18 @@ def test_the_check_for_users() -> None:
 def test_what_has_no_meaning_is_refused() -> None:
     """Wrappers, resets with options, fresh environments, overridden methods, native vectorization."""
     common: dict[str, Any] = {"seed": SEED, "max_episode_length": None, "worker_number": 0}
-    with raises(EnvLoadError, "env-functional", "fresh_env"):
+    with raises(UsageError, "env-functional", "fresh_env"):
         VecWorker(n_envs=2, fresh_env=True, **common).update_env(as_env_source(CARTPOLE))
-    with raises(EnvLoadError, "env-functional", "reset options"):
+    with raises(UsageError, "env-functional", "reset_options"):
         make(reset_options={"x": 1})
 
     class Own(DefaultWorker):
         def step_env(self, env: Any, action: Any) -> Any:
             return env.step(action)
 
-    with raises(EnvLoadError, "env-functional", "step_env"):
+    with raises(UsageError, "env-functional", "worker_class"):
         Own(**common).update_env(Chain())
-    with raises(EnvLoadError, "env-not-vector", "JAX"):
+    with raises(UsageError, "env-not-vector", "JAX"):
         VecWorker(n_envs=2, vectorization="native", **common).update_env(as_env_source(CARTPOLE))
     with raises(EnvLoadError, "env-unknown", "CartPole-v2"):
         make("gymnax:CartPole-v2")
