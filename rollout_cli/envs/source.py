@@ -308,13 +308,7 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
             code="wrapper-vector",
             hint='omit {vectorization="native"}, or use a factory that wraps the vector environment',
         )
-    jax_env = UsageError(
-        f"{name!r} is a JAX environment, which always steps its rows together",
-        code="env-not-vector",
-        hint='omit {vectorization="native"}: {envs_per_worker=…} sets the number of rows',
-    )
-    if is_family(source.spec) or is_functional(resolved):
-        raise jax_env
+    _check_not_jax(name, is_jax=is_family(source.spec) or is_functional(resolved))
     creator = resolved
     if isinstance(resolved, GymSpec):
         creator = resolved.vector_entry_point
@@ -336,8 +330,7 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
         built = _built_native(partial(resolved, num_envs=n_rows), creator, source, seed, fixed=source.kwargs)
     else:
         built = resolved
-    if is_functional(built):
-        raise jax_env
+    _check_not_jax(name, is_jax=is_functional(built))
     if not isinstance(built, VectorEnv) or built is resolved:
         raise EnvLoadError(
             f"{name!r} returned a {type(built).__name__}, expected a new vector environment",
@@ -352,6 +345,15 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
             hint="build as many rows as the argument num_envs",
         )
     return built
+
+
+def _check_not_jax(name: str, *, is_jax: bool) -> None:
+    if is_jax:
+        raise UsageError(
+            f"{name!r} is a JAX environment, which always steps its rows together",
+            code="env-not-vector",
+            hint='omit {vectorization="native"}: {envs_per_worker=…} sets the number of rows',
+        )
 
 
 def _built_native(

@@ -26,7 +26,7 @@ from flax import linen as nn
 import rollout_cli
 from rollout_cli.run import tune as tuning
 from rollout_cli.seeding.seeds import env_seed
-from tests.helpers.datasets import assert_same_data, has_commit, info_of, source_of
+from tests.helpers.datasets import assert_same_data, has_commit, source_of
 from tests.helpers.processes import ROOT, Ran, called, rollout, running
 
 CARTPOLE = ("--env", "gymnax:CartPole-v1")
@@ -162,15 +162,21 @@ def test_exact() -> None:
 
 def test_check() -> None:
     """It runs the check of JAX environments, and the rate leaves out the compiler; a fault is named."""
-    ran = called("check", *CARTPOLE, "--timesteps", "3000", "--envs-per-worker", "64", "--json")
+    ran = called(
+        "check", *CARTPOLE, "--timesteps", "3000", "--envs-per-worker", "64", "--seconds", "90", "--json"
+    )
     report = json.loads(ran.stdout)
     assert report["passed"]
     assert "JAX environment" in {one["check"] for one in report["checks"]}
     assert report["costs"]["steps_per_second"] > 5_000
-    ran = called("check", "--env", "worlds:Leaking", "--timesteps", "3000", "--json", code=3)
+    ran = called(
+        "check", "--env", "worlds:Leaking", "--timesteps", "3000", "--seconds", "90", "--json", code=3
+    )
     faults = [one for one in json.loads(ran.stdout)["checks"] if one["status"] == "fail"]
     assert any("two runs with the same keys differ" in one["what"] for one in faults)
-    called("check", "--env", "worlds:Walk", "--policy", "worlds:Inside", "--timesteps", "300")
+    called(
+        "check", "--env", "worlds:Walk", "--policy", "worlds:Inside", "--timesteps", "300", "--seconds", "90"
+    )
 
 
 def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +330,7 @@ def test_a_signal_while_it_runs() -> None:
         ran = run.end()
     assert 130 == ran.code, ran.said
     called("verify", "out")
-    done = info_of(Path("out"))["totals"]["episodes"]
+    done = len(rollout_cli.load("out"))
     called("collect", "--resume", *LOCAL, "--episodes", str(done + 1_000), "--quiet", "--output", "out")
     called(*words, "whole", "--episodes", str(done + 1_000), *LOCAL)
     assert_same_data(Path("whole"), Path("out"))
@@ -379,10 +385,10 @@ def factory(n_envs: int = 16) -> rollout_cli.WorkerFactory:
     )
 
 
-class Network(nn.Module):
+class Network(nn.Module):  # type: ignore[misc, unused-ignore]
     """Two layers."""
 
-    @nn.compact
+    @nn.compact  # type: ignore[untyped-decorator, unused-ignore]
     def __call__(self, observation: Any) -> Any:
         return nn.Dense(2)(nn.tanh(nn.Dense(8)(observation)))
 
