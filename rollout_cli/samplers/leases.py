@@ -18,6 +18,8 @@ MEMORY_SECONDS = 0.5
 """Time constant of the exponential average of a worker's pace."""
 
 MAX_LEASE = 32768
+COMPILED_LEASE = 1 << 18
+"""Numbers in a lease of a JAX environment, some blocks of steps: no row should rest while numbers are left."""
 
 
 class LeaseSize(NamedTuple):
@@ -70,6 +72,7 @@ class Leases:
         self._plan = plan
         self._size = size or LeaseSize()
         self._block = block
+        self._most = MAX_LEASE
         self.paces = [*paces, *(Pace(now) for _ in range(n_workers - len(paces)))]
         # By worker, the leased numbers that have not ended, as rising ranges.
         self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
@@ -85,9 +88,11 @@ class Leases:
         self.in_flight[worker] = runs
         self._counts[worker] = count
 
-    def started(self, worker: int, now: float) -> None:
-        """Record that the worker started to run episodes."""
+    def started(self, worker: int, now: float, *, compiles: bool = False) -> None:
+        """Record that the worker started to run episodes; a compiled program ends thousands of numbers at once."""
         self.paces[worker].since = now
+        if compiles:
+            self._block = self._most = COMPILED_LEASE
 
     def finished(self, worker: int, runs: Sequence[range], now: float) -> None:
         """Record that the worker's episodes in these rising ranges (of step 1) ended."""
@@ -111,9 +116,9 @@ class Leases:
     def _n_wanted(self, worker: int, *, buffer_is_full: bool) -> int:
         """Return the number of episode numbers that the worker should get now."""
         n_leased = self._counts[worker]
-        size = min(MAX_LEASE, max(self._block, self.paces[worker].episodes_in(self._size.seconds)))
+        size = min(self._most, max(self._block, self.paces[worker].episodes_in(self._size.seconds)))
         if len(self.in_flight) == 1 and self._plan.still_needed(n_leased) is not None:
-            size = MAX_LEASE  # No other worker can run them.
+            size = self._most  # No other worker can run them.
         count = 0
         if n_leased <= (self._size.ahead - 1) * size:
             # Released numbers are below those that run: unless they run first, the buffer may never drain.
@@ -131,7 +136,7 @@ class Leases:
         in_flight = self._n_in_flight
         n_needed = self._plan.still_needed(in_flight)
         if n_needed is None:
-            return MAX_LEASE * self._size.ahead
+            return self._most * self._size.ahead
         share = -(-(n_needed + in_flight) // n_workers)
         if n_workers > 1:
             share = max(-(-share // 2), min(share, self.paces[worker].episodes_in(LAST_SECONDS)), 1)

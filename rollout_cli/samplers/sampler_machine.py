@@ -190,7 +190,7 @@ class SamplerMachine:
             case Judged(_, generation) if generation == self.generation:
                 return self._judged(event, now)
             case Started(worker, generation) if generation == self.generation and not self._has_failed:
-                self._leases.started(worker, now)
+                self._leases.started(worker, now, compiles=event.report.compiles)
                 self._supervisor.started(worker)
                 self._ready.add(worker)
             case Failed(worker, generation, error, numbers) if not self._has_failed:

@@ -34,6 +34,9 @@ COMMON = ("--seed", "5", "--envs-per-worker", "16", "--workers", "1", "--quiet")
 LOCAL = ("--sampler", "local")
 """In this process, which has loaded JAX."""
 
+SLOW = pytest.mark.timeout(400)
+"""For tests that compile several programs."""
+
 MODULE = '''
 import time
 from pathlib import Path
@@ -160,6 +163,7 @@ def test_exact() -> None:
     assert 6 == len(loaded().lengths)
 
 
+@SLOW
 def test_check() -> None:
     """It runs the check of JAX environments, and the rate leaves out the compiler; a fault is named."""
     ran = called(
@@ -179,6 +183,7 @@ def test_check() -> None:
     )
 
 
+@SLOW
 def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tries numbers of rows with one worker."""
     monkeypatch.setattr(tuning, "_JAX", (16, 32))
@@ -260,6 +265,7 @@ def test_options_that_work_as_everywhere() -> None:
 
 def test_a_policy_process() -> None:
     """Its workers ask it for actions of all rows."""
+    pytest.importorskip("websockets")
     words = ("collect", "--env", "worlds:Walk", "--policy", "worlds:Constant", "--episodes", "20", *COMMON)
     called(*words, "--output", "plain")
     called(*words, "--policy-process", "--output", "served")
@@ -273,6 +279,7 @@ def test_a_dataset_of_a_module_needs_trust() -> None:
     called("replay", "out", "--all", "--trust")
 
 
+@SLOW
 def test_time_limits_leave_out_the_compiler() -> None:
     """A step that hangs is found, for policies in the program and on the host."""
     limits = ("--step-timeout", "1", "--episode-timeout", "1.5", "--max-worker-restarts", "0")
@@ -338,15 +345,15 @@ def test_a_signal_while_it_runs() -> None:
 
 def test_other_versions_are_told() -> None:
     """By replay and resume."""
-    called("collect", *CARTPOLE, "--episodes", "4", *COMMON, *LOCAL, "--output", "out")
+    called("collect", *CARTPOLE, "--timesteps", "3000", *COMMON, *LOCAL, "--output", "out")
     path = Path("out/meta/info.json")
     info = json.loads(path.read_text())
     versions = info["sources"][0]["versions"]
     assert {"jax", "jaxlib", "gymnax"} <= versions.keys()
     versions["jax"] = "0.0.1"
     path.write_text(json.dumps(info))
-    assert "jax was 0.0.1" in called("replay", "out", "--all").stderr
-    words = ("collect", "--resume", "--output", "out", "--episodes", "6", *LOCAL)
+    assert "jax was 0.0.1" in called("replay", "out", "--episode", "3").stderr
+    words = ("collect", "--resume", "--output", "out", "--timesteps", "4000", *LOCAL)
     assert "jax was 0.0.1" in called(*words).stderr
 
 
@@ -505,6 +512,7 @@ def test_a_module_of_torch() -> None:
     assert host_loop(act, seeds, batch.lengths.tolist()) == batch.actions.tolist()
 
 
+@SLOW
 def test_the_example_learns(folder: Path) -> None:
     """REINFORCE of docs/jax.md reaches a mean return of 400."""
     pytest.importorskip("optax")
