@@ -349,9 +349,7 @@ class Worker(InContext, abc.ABC):
         """Compile the program of a JAX environment, unless it is compiled: no step should wait for it."""
 
     def advance(self, deadline: float, enough: float = math.inf) -> None:
-        """Run assigned numbers, at least a step, until `time.perf_counter()` passes `deadline` or all end.
-
-        Return earlier once `finished_rows` reaches `enough`.
+        """Run at least a step, until `time.perf_counter()` passes `deadline`, `enough` rows are finished, or all end.
 
         Raises:
             UserCodeError: If the policy or the environment fails; `episodes` are the numbers it may concern.
