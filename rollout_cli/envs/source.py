@@ -97,7 +97,7 @@ class EnvSource:
         if self.wrappers:
             raise UsageError(
                 f"{self.wrappers[0].spec} wraps gymnasium environments, but {self.label} is a JAX environment",
-                code="wrapper-vector",
+                code="jax-option",
                 hint="omit {wrapper}, or use a factory that returns a wrapped FunctionalEnv",
             )
         return env
@@ -351,7 +351,7 @@ def _check_not_jax(name: str, *, is_jax: bool) -> None:
     if is_jax:
         raise UsageError(
             f"{name!r} is a JAX environment, which always steps its rows together",
-            code="env-not-vector",
+            code="jax-option",
             hint='omit {vectorization="native"}: {envs_per_worker=…} sets the number of rows',
         )
 

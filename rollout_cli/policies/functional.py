@@ -42,7 +42,7 @@ class FunctionalPolicy(AdaptedPolicy):
     def get_actions(self, observations: Tree) -> ActionsAndInfos:  # noqa: ARG002
         raise UsageError(
             f"{name_of(self.wrapped)} has jax_act alone, which acts inside the program of a JAX environment",
-            code="policy-not-batched",
+            code="policy-jax",
             hint="use a JAX environment such as gymnax:CartPole-v1, "
             "and omit {epsilon}, {action_noise} and mixtures",
         )

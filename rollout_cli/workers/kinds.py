@@ -114,7 +114,7 @@ class DefaultWorker(Worker):
             if value:
                 raise UsageError(
                     f"{option} is for gymnasium environments, but this is a JAX environment",
-                    code="env-functional",
+                    code="jax-option",
                     hint=f"omit {{{option}}}, or wrap the JAX environment as a gymnasium.Env",
                 )
         if rules.device is not None:

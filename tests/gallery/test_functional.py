@@ -437,25 +437,25 @@ def test_the_check_for_users() -> None:
 def test_what_has_no_meaning_is_refused() -> None:
     """Wrappers, resets with options, fresh environments, overridden methods, native vectorization."""
     common: dict[str, Any] = {"seed": SEED, "max_episode_length": None, "worker_number": 0}
-    with raises(UsageError, "env-functional", "fresh_env"):
+    with raises(UsageError, "jax-option", "fresh_env"):
         VecWorker(n_envs=2, fresh_env=True, **common).update_env(as_env_source(CARTPOLE))
-    with raises(UsageError, "env-functional", "reset_options"):
+    with raises(UsageError, "jax-option", "reset_options"):
         make(reset_options={"x": 1})
 
     class Own(DefaultWorker):
         def step_env(self, env: Any, action: Any) -> Any:
             return env.step(action)
 
-    with raises(UsageError, "env-functional", "worker_class"):
+    with raises(UsageError, "jax-option", "worker_class"):
         Own(**common).update_env(Chain())
-    with raises(UsageError, "env-not-vector", "JAX"):
+    with raises(UsageError, "jax-option", "JAX"):
         VecWorker(n_envs=2, vectorization="native", **common).update_env(as_env_source(CARTPOLE))
     with raises(EnvLoadError, "env-unknown", "CartPole-v2"):
         make("gymnax:CartPole-v2")
     config = rollout_cli.CollectConfig(
         env=CARTPOLE, wrapper=("TimeAwareObservation",), timesteps=9, sampler="local"
     )
-    with raises(RolloutError, "wrapper-vector", "TimeAwareObservation"):
+    with raises(RolloutError, "jax-option", "TimeAwareObservation"):
         rollout_cli.collect(config)
 
 
