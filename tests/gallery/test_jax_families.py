@@ -457,7 +457,7 @@ def ids_of_xminigrid() -> Iterable[str]:
     """All."""
     import xminigrid
 
-    return xminigrid.registered_environments()
+    return list(xminigrid.registered_environments())
 
 
 def ids_of_craftax() -> Iterable[str]:

@@ -27,10 +27,9 @@ _OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""} if jax.__version__ == "0
 """On CPUs, jax 0.10.2 returns wrong sums of products of large arrays (jax issue 39103), unless this is empty."""
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that XLA compiles at its first call."""
-    jitted: Callable[..., Any] = jax.jit(function, compiler_options=_OPTIONS)
-    return jitted
+def compiled(function: Callable[..., Any]) -> Any:
+    """Return a function that XLA compiles at its first call, or when its `lower(...).compile()` is called."""
+    return jax.jit(function, compiler_options=_OPTIONS)
 
 
 class Row(NamedTuple):
