@@ -265,7 +265,6 @@ def test_options_that_work_as_everywhere() -> None:
 
 def test_a_policy_process() -> None:
     """Its workers ask it for actions of all rows."""
-    pytest.importorskip("websockets")
     words = ("collect", "--env", "worlds:Walk", "--policy", "worlds:Constant", "--episodes", "20", *COMMON)
     called(*words, "--output", "plain")
     called(*words, "--policy-process", "--output", "served")
@@ -443,8 +442,6 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_of_processes(name: str) -> None:
     """They return the episodes of the sampler of this process."""
-    if name == "ray":
-        pytest.importorskip("ray")
     with rollout_cli.LocalSampler("random", CARTPOLE[1], worker_factory=factory()) as sampler:
         expected = sampler.obtain_exact_episodes(20, None)
     with SAMPLERS[name]()("random", CARTPOLE[1], worker_factory=factory()) as sampler:
@@ -473,7 +470,8 @@ def host_loop(act: Callable[[Any], Any], seeds: Any, lengths: Any) -> list[int]:
 
 def test_a_model_of_stable_baselines3() -> None:
     """Its zip acts as in a loop of gymnax's functions."""
-    sb3 = pytest.importorskip("stable_baselines3")
+    import stable_baselines3 as sb3
+
     model = sb3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=1, device="cpu")
     model.save("ppo.zip")
     words = ("--policy", "ppo.zip", "--deterministic", *COMMON, *LOCAL, "--output", "out")
@@ -489,11 +487,12 @@ def test_a_model_of_stable_baselines3() -> None:
 
 def test_a_module_of_torch() -> None:
     """It acts as in a loop of gymnax's functions."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).eval()
 
-    class Greedy(torch.nn.Module):  # type: ignore[name-defined,misc]
+    class Greedy(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.module = module
@@ -515,7 +514,6 @@ def test_a_module_of_torch() -> None:
 @SLOW
 def test_the_example_learns(folder: Path) -> None:
     """REINFORCE of docs/jax.md reaches a mean return of 400."""
-    pytest.importorskip("optax")
     page = (ROOT / "docs/jax.md").read_text()
     match = re.search(r"```python\n(# reinforce\.py\n.*?)```", page, re.DOTALL)
     assert match
