@@ -202,7 +202,8 @@ class WorkerLoop:
 
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
-            worker.prepare()
+            if worker.prepare():
+                return  # The sampler may have leased more numbers meanwhile, which the first block needs.
             self._crash_box.begin_turn()
             worker.advance(_clock() + self._turn_seconds, max(self._kept_back[0] + 1, self._due_rows))
         if self._is_due(worker):

@@ -42,7 +42,7 @@ class DefaultWorker(Worker):
 
     _env_updates: Sequence[Any] = ()  # The last updates; with `fresh_env` they build each environment.
     functional: FunctionalEnv | None = None  # The JAX environment of all rows.
-    _compile: Callable[[], None]  # Compiles its program, unless that is done.
+    _compile: Callable[[], bool | None]  # Compiles its program, unless that is done.
 
     def update_env(self, env_update: Any) -> None:
         if env_update is None:
@@ -144,10 +144,11 @@ class DefaultWorker(Worker):
         self._compile = engine.prepare
         return engine
 
-    def prepare(self) -> None:
-        if self.functional is not None:
-            with reporting_failures(self._ready()):
-                self._compile()
+    def prepare(self) -> bool:
+        if self.functional is None:
+            return False
+        with reporting_failures(self._ready()):
+            return bool(self._compile())
 
     def report(self) -> WorkerReport:
         return replace(super().report(), compiles=self.functional is not None)

@@ -304,9 +304,8 @@ class Worker(InContext, abc.ABC):
         """Return the finished episodes that were not collected yet; UsageError if there is none."""
         if chunks := self.take(everything=True):
             return EpisodeBatch.from_chunks(self.env_spec, chunks)
-        raise UsageError(
-            "no episode has ended", code="call-order", hint="call step_episode until it returns True"
-        )
+        hint = "call step_episode until it returns True"
+        raise UsageError("no episode has ended", code="call-order", hint=hint)
 
     def rollout(self) -> EpisodeBatch:
         """Run the assigned episodes, or else one per row, and return all: short episodes are not favored."""
@@ -345,8 +344,9 @@ class Worker(InContext, abc.ABC):
         self._next_number = max([self._next_number, *(lease[-1] + 1 for lease in ranges)])
         self._queue.add(chain.from_iterable(ranges), self.number_stride)
 
-    def prepare(self) -> None:
-        """Compile the program of a JAX environment, unless it is compiled: no step should wait for it."""
+    def prepare(self) -> bool:
+        """Compile the program of a JAX environment, unless it is compiled; return True if it took a while."""
+        return False
 
     def advance(self, deadline: float, enough: float = math.inf) -> None:
         """Run at least a step, until `time.perf_counter()` passes `deadline`, `enough` rows are finished, or all end.

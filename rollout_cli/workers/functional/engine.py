@@ -156,8 +156,8 @@ class FunctionalEngine:
         started_at = _clock()
         # In each step each row can end an episode and start the next number.
         seeds = np.zeros(self._n_steps * self._width, np.uint32)
-        # Most numbers will wait longer: derive the seeds of a few more than the last block started.
-        most = min(len(seeds), self._width + 2 * self._n_started)
+        # Most numbers will wait longer: derive the seeds of some more than the last block started.
+        most = min(len(seeds), 8 * self._width + 2 * self._n_started)
         numbers = np.array(self._queue.next_numbers(most), np.int64)
         seeds[: len(numbers)] = env_seeds(self._root, numbers)
         is_running = self._running.number != NO_NUMBER
@@ -246,13 +246,16 @@ class FunctionalEngine:
 
     # -- checks and errors -----------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
+    def prepare(self) -> bool:
         """Check shapes and dtypes of observations, actions, rewards and flags, then compile, once a program.
 
         Nothing runs: the caller may limit the seconds of a step, but not of compiling.
+
+        Returns:
+            True if it compiled.
         """
         if self._is_prepared:
-            return
+            return False
         row = reset_types(self._program, self._observations)
         self._where = self._acting
         params = self._policy.get_param_values()
@@ -267,6 +270,7 @@ class FunctionalEngine:
         self._program.start.lower(self._rows, mask, seeds[: self._width]).compile()
         self._program.run.lower(params, self._rows, mask, seeds, np.int32(0)).compile()
         self._is_prepared = True
+        return True
 
     def _invalid_action(self, block: Block, step: int) -> BadValueError:
         """Return the error for the first row that has an invalid action in a step of the block."""
