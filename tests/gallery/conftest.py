@@ -61,8 +61,7 @@ LIBRARIES = (
     "robomimic",
 )
 LIBRARY = os.environ.get("ROLLOUT_TEST_LIBRARY", "")
-SAME = [name for name in LIBRARIES if LIBRARY == "functional" and name.startswith("functional")]
-collect_ignore += [f"test_{name}.py" for name in LIBRARIES if name not in {LIBRARY, *SAME}]
+collect_ignore += [f"test_{name}.py" for name in LIBRARIES if name != LIBRARY]
 
 
 @pytest.fixture(scope="session", autouse=True)
