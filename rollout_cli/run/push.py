@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from rollout_cli.dataset.layout import AnyPath
 from rollout_cli.dataset.verify import verify_dataset
@@ -23,7 +24,12 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class PushSummary:
-    """The web address of a pushed dataset, its URI for `load`, the commit, and the number of episodes."""
+    """The web address of a pushed dataset, its URI for `load`, the commit, and the number of episodes.
+
+    Example:
+        >>> summary = rollout_cli.push("data", "me/cartpole")  # doctest: +SKIP
+        >>> rollout_cli.load(summary.uri)  # doctest: +SKIP
+    """
 
     address: str
     uri: str
@@ -50,6 +56,10 @@ def push(
         StorageError: If the Hub cannot be reached, or refuses the upload.
         UsageError: If the dataset is a URI, incomplete or damaged, if `repository` has another form, if it is public
             although `private` is true, or if the package huggingface_hub is missing.
+
+    Example:
+        >>> rollout_cli.push("data", "me/cartpole", private=True).uri  # doctest: +SKIP
+        'hf://datasets/me/cartpole'
     """
     library = hub()
     root = folder_of(path)
@@ -59,19 +69,11 @@ def push(
             code="push-arguments",
             hint="write, for example, `rollout push data me/cartpole`",
         )
-    report = verify_dataset(root, quick=True)
-    if report.faults or report.info["status"] != "complete":
-        problem = report.faults[0] if report.faults else f"its status is {report.info['status']!r}"
-        raise UsageError(
-            f"{root} is not a complete dataset: {problem}",
-            code="push-incomplete",
-            hint="continue its run with {resume=True}, or list its faults with `rollout verify`",
-        )
+    episodes = _complete_episodes(root)
     if not (root / "README.md").exists():
         write_card(root)
     found = [root / "README.md", *(root / "data").rglob("*"), *(root / "meta").rglob("*")]
     names = {path.relative_to(root).as_posix() for path in found if path.is_file() and path.name[0] != "."}
-    episodes = report.info["episodes"]
     target = {"repo_id": repository, "repo_type": "dataset"}
     api = library.HfApi()
     with _requests(f"{repository} at {api.endpoint}"):
@@ -102,6 +104,20 @@ def push(
         commit=commit.oid,
         episodes=episodes,
     )
+
+
+def _complete_episodes(root: Path) -> int:
+    """Return the number of episodes; raise UsageError unless the dataset is complete and has no faults."""
+    report = verify_dataset(root, quick=True)
+    if report.faults or report.info["status"] != "complete":
+        problem = report.faults[0] if report.faults else f"its status is {report.info['status']!r}"
+        raise UsageError(
+            f"{root} is not a complete dataset: {problem}",
+            code="push-incomplete",
+            hint="continue its run with {resume=True}, or list its faults with `rollout verify`",
+        )
+    episodes: int = report.info["episodes"]
+    return episodes
 
 
 @contextmanager

@@ -213,6 +213,7 @@ def test_what_options_mean() -> None:
             "action_noise",
             "keep",
             "store_state",
+            "device",
         ),
     } == {*DECISIVE}
     unrecorded = {option.name for option in OPTIONS.values() if not option.is_recorded}

@@ -16,7 +16,7 @@ from rollout_cli.run.checks.trial import Trial
 from rollout_cli.run.tune import Row, TuneResult, tune
 from tests.helpers.errors import raises
 
-SEEN = {"rate": 1_000.0, "has_native": True, "is_batched": True}
+SEEN = {"rate": 1_000.0, "has_native": True, "is_batched": True, "is_jax": False}
 
 
 class Machine:
