@@ -46,5 +46,13 @@ class GridWalk(gymnasium.Env[Any, np.int64]):
         reached = distance == 0
         return self._observation(), 1.0 if reached else -0.01, reached, False, {"distance": distance}
 
+    def get_state(self) -> npt.NDArray[np.int64]:
+        """Return the state for `store_state`: the cells of the agent and the goal."""
+        return np.concatenate((self.agent, self.goal))
+
+    def set_state(self, state: npt.NDArray[np.int64]) -> None:
+        """Restore a state."""
+        self.agent, self.goal = np.split(np.asarray(state, np.int64), 2)
+
     def _observation(self) -> Observation:
         return {"agent": self.agent.copy(), "goal": self.goal.copy()}

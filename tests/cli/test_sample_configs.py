@@ -91,11 +91,13 @@ def test_exact(run_sample: Run, tmp_path: Path) -> None:
 
 
 def test_custom_env(run_sample: Run, tmp_path: Path) -> None:
-    """The environment is found below the working folder, gets its argument, and its Dict becomes columns."""
+    """The environment is found below the working folder, gets its argument; its Dict becomes columns, with states."""
     run_sample("custom_env", tmp_path / "out")
     found = batch(tmp_path / "out")
     assert (200, 5, 60) == (len(found.lengths), found.observations["agent"].max(), max(found.lengths))
     assert np.array_equal(found.env_infos["distance"] == 0, found.rewards == 1.0)
+    goals = found.observations["goal"]
+    assert np.array_equal(found.env_infos["state"][:, 2:], goals)
 
 
 def test_image_env(run_sample: Run, tmp_path: Path) -> None:
