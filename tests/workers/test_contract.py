@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import signal
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any
@@ -652,8 +653,13 @@ def test_ctrl_c_is_nobodys_fault(kind: str) -> None:
     """It leaves the worker as it is; the finished episodes can still be taken."""
     worker = make(kind, lambda: Raising(KeyboardInterrupt))
     worker.assign([range(9)])
-    with pytest.raises(KeyboardInterrupt):
-        worlds.advance(worker)
+    # A shell that runs the tests in the background has Ctrl-C ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            worlds.advance(worker)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert () == worker.running_numbers
 
 
