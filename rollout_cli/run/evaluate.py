@@ -167,7 +167,7 @@ def evaluate_config(
 
 @dataclass(frozen=True, slots=True)
 class _GivenSource:
-    """The source of a policy that a program passes as an object, pickled: each worker has a copy of its own."""
+    """The source of a policy that a program passes as an object, pickled, so that each worker has a copy."""
 
     pickled: bytes
 

@@ -203,7 +203,6 @@ class Family:
         kwargs: Its arguments, with a small time limit.
         limit: The time limit.
         loop: Called with the time limit; returns the functions of the same environment.
-        any_rows: Whether 16 and 64 rows give the same bytes; otherwise XLA rounds differently.
         rtol, atol: How far numbers may be from those of the loop, whose functions XLA compiles one by one.
         both_ends: Whether some random episodes end before the time limit.
     """
@@ -212,7 +211,6 @@ class Family:
     kwargs: dict[str, Any]
     limit: int
     loop: Callable[[int], Loop]
-    any_rows: bool = True
     rtol: float = 1e-4
     atol: float = 1e-5
     both_ends: bool = True
@@ -347,26 +345,12 @@ def test_a_killed_run_is_resumed(collected: Collected, tmp_path: Path) -> None:
 
 
 def test_64_rows(collected: Collected, tmp_path: Path) -> None:
-    """They write the same data, unless the record says that it depends on the number of rows."""
+    """They write the same data."""
     out = tmp_path / "data"
     called(
         *collected.words, *LOCAL, "--envs-per-worker", "64", "--episodes", str(N_EPISODES), "--output", out
     )
-    if collected.family.any_rows:
-        assert_same_data(collected.path, out)
-    else:
-        assert "n_envs" == info_of(out)["sources"][0]["reproducible"]["scope"]
-        assert_equal_starts(episodes_of(collected.path), episodes_of(out), collected.family)
-
-
-def assert_equal_starts(episodes: list[EpisodeBatch], others: list[EpisodeBatch], family: Family) -> None:
-    """Check that the first steps of episodes are the same but for rounding."""
-    for pair in zip(episodes, others, strict=True):
-        n_steps = min(10, *(len(episode.rewards) for episode in pair))
-        for name in ("observations", "actions", "rewards"):
-            expected, actual = (getattr(episode, name) for episode in pair)
-            for at in range(n_steps):
-                assert_close(family, row(expected, at), row(actual, at))
+    assert_same_data(collected.path, out)
 
 
 def episodes_of(path: Path) -> list[EpisodeBatch]:

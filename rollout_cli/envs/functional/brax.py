@@ -35,7 +35,7 @@ class BraxEnv:
 
     def step(
         self,
-        key: Any,  # noqa: ARG002 - the state has a key of its own, if the environment needs one
+        key: Any,  # noqa: ARG002 - the state holds a key if the environment samples
         state: Any,
         action: Tree,
     ) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:
@@ -47,7 +47,7 @@ class BraxEnv:
 
 def make(name: str, *, episode_length: int = 1000, **kwargs: Any) -> BraxEnv:
     """Return an environment of brax; its wrapper has the same default for `episode_length`."""
-    check_name("brax", name, envs._envs)  # noqa: SLF001 - there is no public list
+    check_name("brax", name, envs._envs)  # noqa: SLF001 - brax has no public list
     return BraxEnv(envs.get_environment(name, **kwargs), episode_length)
 
 

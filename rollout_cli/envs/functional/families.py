@@ -41,7 +41,8 @@ def family_factory(spec: str) -> Callable[..., Any]:
     family, _, name = spec.partition(":")
     problem = f"importing {family!r}, the package of {spec!r}, failed"
     needs = needing(family, MODULES.get(family, ""))
-    with reporting(EnvLoadError, problem, code="import-failed"), needing("jax"), needs:
+    # gymnax 1.0 imports six without requiring it.
+    with reporting(EnvLoadError, problem, code="import-failed"), needing("jax"), needing("six"), needs:
         module = importlib.import_module(f"rollout_cli.envs.functional.{family}")
     return partial(getattr(module, FAMILIES[family]), name)
 

@@ -38,7 +38,7 @@ class JumanjiEnv:
 
     def step(
         self,
-        key: Any,  # noqa: ARG002 - the state has a key of its own, if the environment needs one
+        key: Any,  # noqa: ARG002 - the state holds a key if the environment samples
         state: Any,
         action: Tree,
     ) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:

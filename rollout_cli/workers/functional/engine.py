@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
 from rollout_cli.envs.functional.protocol import FunctionalEnv
 from rollout_cli.envs.functional.rows import no_rows
-from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.policies.functional import FunctionalPolicy
@@ -19,18 +18,15 @@ from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding.seeds import env_seeds
 from rollout_cli.workers.checks import (
-    ENDLESS_HINT,
     RESET,
     STEP,
     BadValueError,
     bad_action,
-    blame,
-    episode_place,
-    rows_place,
 )
 from rollout_cli.workers.functional.program import LANES, Block, JaxAct, Program, random_act
 from rollout_cli.workers.functional.types import check_action, check_step, reset_types
-from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
+from rollout_cli.workers.native.buffer import RolloutBuffer
+from rollout_cli.workers.native.ring_engine import RingEngine
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
@@ -49,7 +45,7 @@ def jax_function(policy: AdaptedPolicy, actions: SpaceRows) -> JaxAct | None:
     return random_act(actions) if type(policy) is RandomPolicy else None
 
 
-class FunctionalEngine:
+class FunctionalEngine(RingEngine):
     """Runs one episode in each row; rows that end start the next numbers inside the compiled program.
 
     Args:
@@ -59,20 +55,10 @@ class FunctionalEngine:
         n_rows: Number of rows.
     """
 
-    one_at_a_time = False
-    # XLA compiles another program for each number of rows, which may round differently.
-    scope: Literal["any", "n_envs"] = "n_envs"
-    not_reproducible: str | None = None
-    casts: ClassVar[list[str]] = []
-
     def __init__(self, setting: Setting, env: FunctionalEnv, act: JaxAct, n_rows: int) -> None:
-        self._worker = setting.worker
         self._root = setting.root
-        self._queue = setting.queue
         self._policy = setting.policy
         self._act = act
-        self._acting = f"policy.{setting.policy.methods[1]}"
-        self._n_rows = n_rows
         self._width = -(-n_rows // LANES) * LANES
         spec = setting.worker.env_spec
         self._limit = spec.max_episode_length
@@ -86,18 +72,16 @@ class FunctionalEngine:
                 code="space-unsupported",
                 hint="use spaces of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple",
             )
-        self._buffer = RolloutBuffer(
+        buffer = RolloutBuffer(
             self._observations.leaves, self._actions.leaves, self._width, setting.worker.worker_number
         )
-        self.row_bytes = self._buffer.row_bytes
+        super().__init__(setting, buffer, n_rows, self._width)
         self._rule = None if setting.policy.acts_within_space or setting.rule == "warn" else setting.rule
-        self._n_steps = min(self._buffer.most_block_steps, _MOST_STEPS, max(1, _BLOCK_STEPS // self._width))
+        self._n_steps = min(buffer.most_block_steps, _MOST_STEPS, max(1, _BLOCK_STEPS // self._width))
         self._program = self._compiled()
-        self._running = Episodes.none(self._width)
         self._rows: Any = None  # Known once the program is compiled.
         self._n_started = 0  # Episodes that the last block started.
         self._is_prepared = False
-        self._where = RESET
 
     def _compiled(self) -> Program:
         return Program(
@@ -231,19 +215,6 @@ class FunctionalEngine:
         running.started_at[rows[last]] = times[last]
         return n_started
 
-    def _make_room(self) -> None:
-        running = self._running
-        if self._limit is None:
-            lengths = np.where(running.number != NO_NUMBER, self._buffer.step - running.start, 0)
-            if lengths.max() >= self._worker.rules.most_steps(self.row_bytes):
-                raise BadValueError(
-                    f"the episode reached {lengths.max():,} steps without a time limit",
-                    ENDLESS_HINT,
-                    code="episode-endless",
-                    row=int(lengths.argmax()),
-                )
-        self._buffer.make_room(running)
-
     # -- checks and errors -----------------------------------------------------------------------------------
 
     def prepare(self) -> bool:
@@ -283,37 +254,3 @@ class FunctionalEngine:
             if not ((value >= low) & (value <= high)).all():
                 return bad_action(leaf, value, self._rule or "error", row=row)
         raise AssertionError("a row is invalid only if a leaf is")
-
-    def fail(self, error: BaseException) -> None:
-        running = self._running
-        numbers = self.running_numbers or tuple(self._queue.lowest[:1])
-        place = rows_place(self._worker.worker_number, numbers, self._n_rows)
-        if isinstance(error, BadValueError) and error.row is not None:
-            numbers = (int(running.number[error.row]),)
-            n_steps = self._buffer.step - int(running.start[error.row])
-            place = episode_place(
-                self._worker.worker_number, numbers[0], int(running.seed[error.row]), n_steps
-            )
-        self.forget(NO_NUMBER)
-        blame(self._where, error, place, numbers)
-
-    # -- for the worker --------------------------------------------------------------------------------------
-
-    @property
-    def finished_rows(self) -> int:
-        return self._buffer.finished_rows
-
-    @property
-    def running_numbers(self) -> tuple[int, ...]:
-        numbers = self._running.number
-        return tuple(numbers[numbers != NO_NUMBER].tolist())
-
-    def take(self, below: float, ended_before: float) -> list[Chunk]:
-        return self._buffer.take(below, ended_before)
-
-    def forget(self, above: int) -> None:
-        numbers = self._running.number
-        mask = numbers > above
-        self._buffer.forget(numbers[mask].tolist())
-        numbers[mask] = NO_NUMBER
-        self._worker.crash_box.note(numbers[: self._n_rows])

@@ -121,7 +121,7 @@ class Program:
         return rows
 
     def _is_inside(self, actions: Tree) -> Any:
-        """Return which rows have an action inside its space, bool (n,), or True if that need not be checked."""
+        """Return a mask (n,) of the rows with a valid action, or True if actions are not checked."""
         inside: Any = True
         if self._rule is None:
             return inside

@@ -5,29 +5,25 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 
 from rollout_cli.envs.describe import AutoresetMode
-from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
 from rollout_cli.workers.checks import (
-    ENDLESS_HINT,
     RESET,
     RESET_RESULT,
     STEP,
     STEP_RESULT,
     BadValueError,
-    blame,
-    episode_place,
-    rows_place,
     shown,
 )
-from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
+from rollout_cli.workers.native.buffer import RolloutBuffer
+from rollout_cli.workers.native.ring_engine import RingEngine
 from rollout_cli.workers.native.rows import NativePolicy, NativeRows
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
@@ -35,7 +31,7 @@ from rollout_cli.workers.worker import Setting
 _clock = time.perf_counter
 
 
-class NativeEngine:
+class NativeEngine(RingEngine):
     """Runs one episode in each row of a vector environment, in any of the three autoreset modes.
 
     Args:
@@ -43,17 +39,9 @@ class NativeEngine:
         rows: The vector environment.
     """
 
-    one_at_a_time = False
-    scope: Literal["any", "n_envs"] = "n_envs"
-    not_reproducible: str | None = None
-    casts: ClassVar[list[str]] = []  # gymnasium's vector environments cast silently.
-
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
-        self._worker = setting.worker
-        self._queue = setting.queue
         self._limit = setting.limit
         self._rows = rows
-        self._n_rows = rows.n_rows
         self._spec = setting.worker.env_spec
         self._spaces = SpaceRows(self._spec.observation_space)
         actions = space_leaves(self._spec.action_space)
@@ -63,16 +51,13 @@ class NativeEngine:
                 code="space-unsupported",
                 hint='omit {vectorization="native"} to step {envs_per_worker=…} copies of the environment',
             )
-        self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
-        self.row_bytes = self._buffer.row_bytes
-        self._running = Episodes.none(self._n_rows)
+        buffer = RolloutBuffer(self._spaces.leaves, actions, rows.n_rows, setting.worker.worker_number)
+        super().__init__(setting, buffer, rows.n_rows, rows.n_rows)
         # Rows that an environment with autoreset mode NEXT_STEP resets in the next step.
         self._resetting_rows = np.empty(0, np.int64)
         self._is_started = False
-        self._where = RESET
         self._leaves: list[Array] = []
         self._rewards = np.zeros(self._n_rows)  # Of the last step.
-        self._acting = f"policy.{setting.policy.methods[1]}"
         self._policy = NativePolicy(setting, rows)
         self._policy.watch()
         if rows.resets_itself:
@@ -261,50 +246,6 @@ class NativeEngine:
         self._buffer.end(replace(running.select(rows), last=tuple([leaf[rows] for leaf in leaves])))
         running.number[rows] = NO_NUMBER
 
-    def _make_room(self) -> None:
-        if self._spec.max_episode_length is None:
-            lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
-            if lengths.max() >= self._worker.rules.most_steps(self._buffer.row_bytes):
-                raise BadValueError(
-                    f"the episode reached {lengths.max():,} steps without a time limit",
-                    ENDLESS_HINT,
-                    code="episode-endless",
-                    row=int(lengths.argmax()),
-                )
-        self._buffer.make_room(self._running)
-
-    # -- errors ----------------------------------------------------------------------------------------------
-
     def fail(self, error: BaseException) -> None:
-        # If no episode runs, an autoreset failed before the next episode, which is the lowest waiting number.
-        numbers = self.running_numbers or tuple(self._queue.lowest[:1])
-        place = rows_place(self._worker.worker_number, numbers, self._n_rows)
-        if isinstance(error, BadValueError) and error.row is not None:
-            numbers = (int(self._running.number[error.row]),)
-            seed = int(self._running.seed[error.row])
-            n_steps = self._buffer.step - int(self._running.start[error.row])
-            place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
-        self.forget(NO_NUMBER)
         self._is_started = False
-        blame(self._where, error, place, numbers)
-
-    # -- for the worker --------------------------------------------------------------------------------------
-
-    @property
-    def finished_rows(self) -> int:
-        return self._buffer.finished_rows
-
-    @property
-    def running_numbers(self) -> tuple[int, ...]:
-        numbers = self._running.number
-        return tuple(numbers[numbers != NO_NUMBER].tolist())
-
-    def take(self, below: float, ended_before: float) -> list[Chunk]:
-        return self._buffer.take(below, ended_before)
-
-    def forget(self, above: int) -> None:
-        numbers = self._running.number
-        mask = numbers > above
-        self._buffer.forget(numbers[mask].tolist())
-        numbers[mask] = NO_NUMBER
-        self._worker.crash_box.note(numbers)
+        super().fail(error)
