@@ -283,7 +283,7 @@ def test_something_else_is_not_a_policy_server(
     mail = listening(lambda client: client.sendall(b"220 mail.example.org ESMTP\r\n"))
     with mail as url, raises(PolicyLoadError, code="server-protocol"):
         load(url)
-    with listening(lambda client: None) as url, raises(PolicyLoadError, code="server-protocol"):  # It ends.
+    with listening(lambda client: None) as url, raises(PolicyLoadError, code="server-lost"):  # It ends.
         load(url)
     with raises(PolicyLoadError, code="server-unreachable"):
         load(url)
@@ -297,11 +297,17 @@ def test_something_else_is_not_a_policy_server(
 
 @contextmanager
 def answering(*frames: Any) -> Iterator[str]:
-    """Serve WebSockets that send these frames: the first one at once, then one for each request; yield the URL."""
+    """Serve WebSockets that send these frames: the first one at once, then one for each request; yield the URL.
+
+    Without frames, the server ends after the handshake, as if it was killed.
+    """
     from websockets.exceptions import ConnectionClosed
     from websockets.sync.server import ServerConnection, serve
 
     def handle(client: ServerConnection) -> None:
+        if not frames:
+            client.socket.shutdown(socket.SHUT_RDWR)
+            return
         with suppress(ConnectionClosed):
             client.send(frames[0])
             for frame in frames[1:]:
@@ -327,6 +333,12 @@ def acts(url: str) -> Any:
 def test_a_server_that_introduces_itself_otherwise(metadata: Any) -> None:
     for load in (connect, acts):
         with answering(metadata) as url, raises(PolicyLoadError, code="server-protocol"):
+            load(url)
+
+
+def test_a_server_that_ends_before_it_introduces_itself() -> None:
+    for load in (connect, acts):
+        with answering() as url, raises(PolicyLoadError, code="server-lost"):
             load(url)
 
 

@@ -102,6 +102,12 @@ class Connection:
                 hint="pass the server's token or API key in the URL: ws://TOKEN@host:port",
             ) from error
         except (WebSocketException, BadMessageError) as error:
+            if _has_ended(error):
+                raise PolicyLoadError(
+                    f"the policy server {self.url} closed the connection before its first message",
+                    code="server-lost",
+                    hint="see the server's output for the cause, and check host and port",
+                ) from error
             raise self._not_a_server(str(error)) from error
 
     def _not_a_server(self, reason: str) -> PolicyLoadError:
@@ -164,6 +170,15 @@ class Connection:
             self._socket.socket.shutdown(
                 socket.SHUT_RDWR
             )  # It wakes the thread that receives, which closes it.
+
+
+def _has_ended(error: Exception) -> bool:
+    """Return True for an error of a connection that ended without a word: the server was killed, for example."""
+    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - as above
+
+    if isinstance(error, ConnectionClosed):
+        return error.rcvd is None
+    return isinstance(error.__cause__, EOFError)  # In the handshake.
 
 
 def _last_line(text: str) -> str:
