@@ -80,6 +80,7 @@ def local_path(text: str) -> Path:
 
 ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", help="TOML file of options.")]
 Folder = Annotated[Path, folder_argument("DIR", "Dataset folder or URI.", _dataset_of)]
+LocalFolder = Annotated[Path, folder_argument("DIR", "Local dataset folder.", _dataset_of)]
 VerifyFlag = Annotated[
     bool,
     flag("--verify/--no-verify", help="Verify the input first (default)."),

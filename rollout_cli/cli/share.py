@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import rollout_cli
-from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag, VerifyFlag, flag, local_path
+from rollout_cli.cli.options import Folder, JsonFlag, LocalFolder, QuietFlag, VerifyFlag, flag, local_path
 from rollout_cli.cli.output import print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import ConfigError, StorageError, UsageError
@@ -141,7 +141,7 @@ def card(
 
 
 def push(
-    folder: Folder,
+    folder: LocalFolder,
     repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.")],
     *,
     private: Annotated[bool, flag("--private", help="Create a private repository.")] = False,

@@ -20,6 +20,7 @@ Env = gymnasium.Env[Any, Any]
 
 _TUPLE = re.compile(r"\btuple\b", re.IGNORECASE)
 _SEQUENCE = re.compile(r"\b(list|\w*sequence|iterable|collection)\b", re.IGNORECASE)
+_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 _PIP_LINE = re.compile(r"`(pip install [^`]+)`")
 
 
@@ -117,15 +118,16 @@ def _with_tuples(creator: Any, kwargs: Keywords) -> Keywords:
 
 
 def _check_arguments(creator: Any, kwargs: Keywords, name: str, error: TypeError) -> None:
-    """Raise EnvLoadError if `creator` does not have one of the arguments."""
+    """Raise EnvLoadError if `creator`, or what it passes any arguments to, does not have one of the arguments."""
     parameters = parameters_of(creator)
+    takes_any = "**" in parameters.values()
+    refused = _UNEXPECTED.findall(str(error)) if takes_any else kwargs.keys() - parameters.keys()
     for key in kwargs:
-        if key not in parameters and "**" not in parameters.values():
-            raise EnvLoadError(
-                f"{name!r} has no argument {key!r}",
-                code="env-argument",
-                hint=misspelt(key, parameters) or f"use one of: {', '.join(parameters) or 'none'}",
-            ) from error
+        if key in refused:
+            hint = misspelt(key, parameters) or f"use one of: {', '.join(parameters) or 'none'}"
+            if takes_any:
+                hint = "see the environment's documentation for its arguments"
+            raise EnvLoadError(f"{name!r} has no argument {key!r}", code="env-argument", hint=hint) from error
 
 
 def parameters_of(creator: Any) -> Mapping[str, str]:

@@ -419,7 +419,7 @@ def assert_close(family: Family, expected: Any, actual: Any) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_adapter(name: str) -> None:
-    """It keeps the protocol; an unknown id gives the closest."""
+    """It keeps the protocol; an unknown id gives the closest; an unknown argument is refused."""
     family = FAMILIES[name]
     env: Any = env_source(family.spec, family.kwargs).build()
     check_functional_env(env)
@@ -428,6 +428,8 @@ def test_the_adapter(name: str) -> None:
     with raises(EnvLoadError, "env-unknown", f"{package} has no environment {wrong!r}") as caught:
         env_source(f"{package}:{wrong}").build()
     assert hint == caught.value.hint
+    with raises(EnvLoadError, "env-argument", f"{family.spec!r} has no argument 'wheels'"):
+        env_source(family.spec, {"wheels": 4}).build()
 
 
 def ids_of_navix() -> Iterable[str]:

@@ -12,6 +12,7 @@ from brax import envs
 from gymnasium import spaces
 
 from rollout_cli.envs.functional.families import check_name
+from rollout_cli.envs.functional.protocol import StepResult
 from rollout_cli.episodes.spaces import Space, Tree
 
 
@@ -33,12 +34,7 @@ class BraxEnv:
         state = self._env.reset(key)
         return state.obs, state
 
-    def step(
-        self,
-        key: Any,  # noqa: ARG002 - the state holds a key if the environment samples
-        state: Any,
-        action: Tree,
-    ) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, key: Any, state: Any, action: Tree) -> StepResult:  # noqa: ARG002 - the state has keys
         copied = jax.tree.map(lambda leaf: leaf, state)  # Some environments change its dictionaries.
         state = self._env.step(copied, action)
         truncated = jnp.zeros((), bool)  # The worker counts.

@@ -9,6 +9,7 @@ from craftax.craftax_env import make_craftax_env_from_name
 from gymnasium import spaces
 
 from rollout_cli.envs.functional.families import check_name
+from rollout_cli.envs.functional.protocol import StepResult
 from rollout_cli.episodes.spaces import Tree
 
 NAMES = [f"Craftax-{kind}-v1" for kind in ("Symbolic", "Pixels", "Classic-Symbolic", "Classic-Pixels")]
@@ -36,7 +37,7 @@ class CraftaxEnv:
         observation, state = self._env.reset(key, self._params)
         return observation, state
 
-    def step(self, key: Any, state: Any, action: Tree) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, key: Any, state: Any, action: Tree) -> StepResult:
         observation, state, reward, done, info = self._env.step(key, state, action, self._params)
         # `done` mixes natural ends and the time limit.
         terminated = self._env.is_terminal(state, self._without_limit)

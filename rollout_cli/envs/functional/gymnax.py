@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnax.environments.spaces import gymnax_space_to_gym_space
 
 from rollout_cli.envs.functional.families import check_name
+from rollout_cli.envs.functional.protocol import StepResult
 from rollout_cli.episodes.spaces import Space, Tree
 
 
@@ -47,7 +48,7 @@ class GymnaxEnv:
         observation, state = self._env.reset_env(key, self._params)
         return observation, state
 
-    def step(self, key: Any, state: Any, action: Tree) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, key: Any, state: Any, action: Tree) -> StepResult:
         result = self._env.step_env(key, state, action, self._params)
         observation, state, reward, terminated, info = result
         # `step_env` of gymnax 1.0 returns natural ends alone; its `discount` repeats them.

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from jumanji.specs import jumanji_specs_to_gym_spaces
 
 from rollout_cli.envs.functional.families import check_name
+from rollout_cli.envs.functional.protocol import StepResult
 from rollout_cli.episodes.spaces import Space, Tree
 
 
@@ -36,12 +37,7 @@ class JumanjiEnv:
         state, timestep = self._env.reset(jax.random.key_data(key))
         return _tree(self.observation_space, timestep.observation), state
 
-    def step(
-        self,
-        key: Any,  # noqa: ARG002 - the state holds a key if the environment samples
-        state: Any,
-        action: Tree,
-    ) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, key: Any, state: Any, action: Tree) -> StepResult:  # noqa: ARG002 - the state has keys
         state, timestep = self._env.step(state, action)
         is_natural = timestep.discount == 0
         return (

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from navix.rendering.cache import RenderingCache
 
 from rollout_cli.envs.functional.families import check_name
+from rollout_cli.envs.functional.protocol import StepResult
 from rollout_cli.episodes.spaces import Tree
 
 
@@ -46,7 +47,7 @@ class NavixEnv:
         timestep = self._env.reset(key, self._cache)
         return timestep.observation, timestep
 
-    def step(self, key: Any, state: Any, action: Tree) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:  # noqa: ARG002
+    def step(self, key: Any, state: Any, action: Tree) -> StepResult:  # noqa: ARG002
         # `step` resets after the last step; this constant removes that branch from the program.
         timestep = self._env.step(state.replace(step_type=np.int32(0)), action)
         ends = timestep.is_termination(), timestep.is_truncation()

@@ -8,6 +8,7 @@ from mujoco_playground import registry
 
 from rollout_cli.envs.functional.brax import BraxEnv
 from rollout_cli.envs.functional.families import check_name
+from rollout_cli.errors import EnvLoadError, misspelt
 
 
 def make(name: str, **kwargs: Any) -> BraxEnv:
@@ -19,5 +20,12 @@ def make(name: str, **kwargs: Any) -> BraxEnv:
     """
     check_name("playground", name, registry.ALL_ENVS)
     config = registry.get_default_config(name)
+    for key in kwargs:
+        if key.partition(".")[0] not in config:
+            raise EnvLoadError(
+                f"'playground:{name}' has no argument {key!r}",
+                code="env-argument",
+                hint=misspelt(key, config) or f"use one of: {', '.join(config)}",
+            )
     env = registry.load(name, config=config, config_overrides=kwargs)  # It changes `config`.
     return BraxEnv(env, config.episode_length)

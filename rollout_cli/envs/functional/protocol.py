@@ -8,6 +8,9 @@ import gymnasium
 
 from rollout_cli.episodes.spaces import Space, Tree
 
+StepResult = tuple[Tree, Any, Any, Any, Any, dict[str, Any]]
+"""The observation, state, reward, `terminated`, `truncated` and infos after an action."""
+
 
 @runtime_checkable
 class FunctionalEnv(Protocol):
@@ -34,7 +37,7 @@ class FunctionalEnv(Protocol):
     def reset(self, key: Any) -> tuple[Tree, Any]:
         """Return the first observation and state; `key` is a typed JAX key."""
 
-    def step(self, key: Any, state: Any, action: Tree) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, key: Any, state: Any, action: Tree) -> StepResult:
         """Return the observation, state, reward, `terminated`, `truncated` and infos after an action."""
 
 

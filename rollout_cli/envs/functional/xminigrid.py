@@ -10,6 +10,7 @@ from gymnasium import spaces
 from xminigrid.core.constants import NUM_TILES
 
 from rollout_cli.envs.functional.families import check_name
+from rollout_cli.envs.functional.protocol import StepResult
 from rollout_cli.episodes.spaces import Tree
 
 
@@ -34,7 +35,7 @@ class XminigridEnv:
         timestep = self._env.reset(self._params, key)
         return timestep.observation, timestep
 
-    def step(self, key: Any, state: Any, action: Tree) -> tuple[Tree, Any, Any, Any, Any, dict[str, Any]]:  # noqa: ARG002
+    def step(self, key: Any, state: Any, action: Tree) -> StepResult:  # noqa: ARG002
         timestep = self._env.step(self._params, state, action)
         terminated = timestep.last() & (timestep.discount == 0)
         truncated = timestep.last() & ~terminated
