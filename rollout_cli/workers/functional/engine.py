@@ -80,7 +80,7 @@ class FunctionalEngine(RingEngine):
         self._n_steps = min(buffer.most_block_steps, _MOST_STEPS, max(1, _BLOCK_STEPS // self._width))
         self._program = self._compiled()
         self._rows: Any = None  # Known once the program is compiled.
-        self._n_started = 0  # Episodes that the last block started.
+        self._n_started = 4 * self._width  # Episodes that the last block started.
         self._is_prepared = False
 
     def _compiled(self) -> Program:
@@ -141,7 +141,7 @@ class FunctionalEngine(RingEngine):
         # In each step each row can end an episode and start the next number.
         seeds = np.zeros(self._n_steps * self._width, np.uint32)
         # Most numbers will wait longer: derive the seeds of some more than the last block started.
-        most = min(len(seeds), 8 * self._width + 2 * self._n_started)
+        most = min(len(seeds), self._width + 2 * self._n_started)
         numbers = np.array(self._queue.next_numbers(most), np.int64)
         seeds[: len(numbers)] = env_seeds(self._root, numbers)
         is_running = self._running.number != NO_NUMBER
@@ -158,7 +158,7 @@ class FunctionalEngine(RingEngine):
         self._n_started = self._end_and_start(block, n_valid, numbers, seeds, started_at)
         self._queue.remove_next(self._n_started)
         self._worker.crash_box.note(self._running.number[: self._n_rows])
-        self._make_room()
+        self._make_room(self._n_steps)
         if n_valid < self._n_steps:
             raise self._invalid_action(block, n_valid)
 

@@ -219,10 +219,10 @@ class RolloutBuffer:
         self.step += 1
         return self.step % (self._n_slots // 2) == 0
 
-    def make_room(self, running: Episodes) -> None:
-        """Copy older ended episodes, and older steps of running ones, before the rings overwrite them."""
-        oldest = self.step - self._n_slots // 2
-        if self._ended:
+    def make_room(self, running: Episodes, n_steps: int) -> None:
+        """Copy ended episodes, and steps of running ones, which the next `n_steps` steps would overwrite."""
+        oldest = self.step + n_steps - self._n_slots
+        if any((ended.unsaved < oldest).any() for ended in self._ended):
             self._overdue += self._cut(lambda ended: ended.unsaved < oldest)
         rows = np.flatnonzero((running.number >= 0) & (running.unsaved < oldest))
         running.stop[rows] = self.step

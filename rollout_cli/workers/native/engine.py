@@ -207,7 +207,7 @@ class NativeEngine(RingEngine):
         else:
             buffer.put_infos("env", infos)
         if buffer.end_step():
-            self._make_room()
+            self._make_room(buffer.most_block_steps)
         if mode is AutoresetMode.NEXT_STEP:
             is_over[self._resetting_rows] = False  # A step that resets a row has meaningless flags.
         elif mode is AutoresetMode.DISABLED and not math.isinf(self._limit):

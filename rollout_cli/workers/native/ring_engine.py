@@ -77,8 +77,8 @@ class RingEngine:
         numbers[mask] = NO_NUMBER
         self._worker.crash_box.note(numbers[: self._n_rows])
 
-    def _make_room(self) -> None:
-        """Let the buffer copy long episodes out of its rings; BadValueError for an endless episode."""
+    def _make_room(self, n_steps: int) -> None:
+        """Let the buffer make room for the next `n_steps` steps; BadValueError for an endless episode."""
         if self._worker.env_spec.max_episode_length is None:
             lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
             if lengths.max() >= self._worker.rules.most_steps(self.row_bytes):
@@ -88,4 +88,4 @@ class RingEngine:
                     code="episode-endless",
                     row=int(lengths.argmax()),
                 )
-        self._buffer.make_room(self._running)
+        self._buffer.make_room(self._running, n_steps)
