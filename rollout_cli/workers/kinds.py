@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -15,7 +14,6 @@ from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.functional.protocol import FunctionalEnv, is_functional
 from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
-from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import ArgumentError, EnvLoadError, UsageError
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
@@ -97,10 +95,7 @@ class DefaultWorker(Worker):
 
     def _use_functional(self, env: FunctionalEnv) -> None:
         """Use a JAX environment for all rows."""
-        from rollout_cli.envs.functional.vector import (  # noqa: PLC0415 - it loads JAX
-            FunctionalVectorEnv,
-            use_device,
-        )
+        from rollout_cli.envs.functional.vector import FunctionalVectorEnv, use_device  # noqa: PLC0415 - it loads JAX
 
         rules = self.rules
         overridden = [name for name in OVERRIDABLE if getattr(type(self), name) is not getattr(Worker, name)]
@@ -124,26 +119,6 @@ class DefaultWorker(Worker):
         self._envs = [vector]
         self._use_spec(env_spec_of(vector, self._limit))
 
-    def _functional_engine(self, setting: Setting, env: FunctionalEnv) -> Engine:
-        """Return the engine of a JAX environment, which depends on where the policy acts."""
-        from rollout_cli.envs.functional.vector import (  # noqa: PLC0415 - it loads JAX
-            FunctionalGymEnv,
-            FunctionalVectorEnv,
-        )
-        from rollout_cli.workers.functional.engine import FunctionalEngine, jax_function  # noqa: PLC0415 - as above
-
-        act = jax_function(setting.policy, SpaceRows(setting.worker.env_spec.action_space))
-        if setting.policy.row_by_row:
-            single = FunctionalVectorEnv(env, 1)
-            self._compile = functools.cache(single.prepare)
-            return SequentialRows(setting, [FunctionalGymEnv(single) for _ in range(self._n_envs)], None)
-        if act is None:
-            self._compile = functools.cache(self._envs[0].prepare)
-            return NativeEngine(setting, NativeRows(self._envs[0], self._n_envs, self._seed))
-        engine = FunctionalEngine(setting, env, act, self._n_envs)
-        self._compile = engine.prepare
-        return engine
-
     def prepare(self) -> bool:
         if self.functional is None:
             return False
@@ -159,7 +134,10 @@ class DefaultWorker(Worker):
 
     def _new_engine(self, setting: Setting) -> Engine:
         if self.functional is not None:
-            return self._functional_engine(setting, self.functional)
+            from rollout_cli.workers.functional.choice import functional_engine  # noqa: PLC0415 - it loads JAX
+
+            engine, self._compile = functional_engine(setting, self._envs[0], self._seed)
+            return engine
         kind: type[SequentialRows | LockstepRows] = LockstepRows
         if self._n_envs == 1 or setting.policy.row_by_row:
             kind = SequentialRows if type(self).predecessors is Worker.predecessors else TrialRows

@@ -15,7 +15,6 @@ from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.policies.functional import FunctionalPolicy
 from rollout_cli.policies.policy import AdaptedPolicy
-from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding.seeds import env_seeds
 from rollout_cli.workers.checks import (
     RESET,
@@ -23,7 +22,7 @@ from rollout_cli.workers.checks import (
     BadValueError,
     bad_action,
 )
-from rollout_cli.workers.functional.program import LANES, Block, JaxAct, Program, random_act
+from rollout_cli.workers.functional.program import LANES, Block, JaxAct, Program
 from rollout_cli.workers.functional.types import check_action, check_step, reset_types
 from rollout_cli.workers.native.buffer import RolloutBuffer
 from rollout_cli.workers.native.ring_engine import RingEngine
@@ -35,14 +34,6 @@ _clock = time.perf_counter
 _BLOCK_STEPS = 1 << 17
 _MOST_STEPS = 512
 """The maximum number of steps of a block, of all rows and of each row."""
-
-
-def jax_function(policy: AdaptedPolicy, actions: SpaceRows) -> JaxAct | None:
-    """Return the JAX function of a policy that can act in the program; None for a policy of the host."""
-    if isinstance(policy, FunctionalPolicy):
-        function: JaxAct = policy.function
-        return function
-    return random_act(actions) if type(policy) is RandomPolicy else None
 
 
 class FunctionalEngine(RingEngine):
