@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import CASES, as_json, chosen
+from benchmarks.jax_cases import JAX
 from benchmarks.learner import LEARNER
 from benchmarks.measure import CommandError
 from benchmarks.reading import READING
@@ -20,7 +21,7 @@ from benchmarks.reading import READING
 def main() -> int:
     """Measure; print one line per round on stderr and the table on stdout; exit with 1 if a case failed."""
     arguments = _parser().parse_args()
-    cases = (*CASES, *LEARNER, *READING)
+    cases = (*CASES, *LEARNER, *JAX, *READING)
     if arguments.list:
         print("\n".join(case.name for case in cases))
         return 0

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -90,14 +90,15 @@ def ratio(name: str, what: str, ours: Side, others: Mapping[Side, str] | Sequenc
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
         costs = rounds([ours, *bounds], pairs=pairs, seconds=seconds, say=say)
         return [
-            _ratio(what, costs[ours.name], side.name, costs[side.name], bound)
+            ratio_of(what, costs[ours.name], side.name, costs[side.name], bound)
             for side, bound in bounds.items()
         ]
 
     return Case(name, measure)
 
 
-def _ratio(what: str, ours: Sequence[Cost], name: str, theirs: Sequence[Cost], bound: str) -> Figure:
+def ratio_of(what: str, ours: Sequence[Cost], name: str, theirs: Sequence[Cost], bound: str) -> Figure:
+    """Return the ratios of our rates to theirs, round by round."""
     spread = Spread.of(our.rate / their.rate for our, their in zip(ours, theirs, strict=True))
     rates = " against ".join(
         f"{Spread.of(cost.rate for cost in side).median:,.0f}" for side in (ours, theirs)
@@ -184,53 +185,13 @@ def _peer_case(peer: Peer, name: str) -> Case:
         costs = rounds([*sides, theirs], pairs=pairs, seconds=seconds, say=say)
         title = f"{peer.title}, {peer.saves}"
         return [
-            _ratio(
+            ratio_of(
                 f"CartPole, {name}, saved: {side.name}", costs[side.name], title, costs[theirs.name], "ahead"
             )
             for side in sides
         ]
 
     return Case(f"peer-{peer.name}-{name}", measure, tags=("peers",))
-
-
-JAX_CARTPOLE = "gymnax:CartPole-v1"
-
-
-def jax_loop(kind: str, env: str, n_rows: int) -> Side:
-    """Return a loop of `benchmarks.jax_loops`, which does not time compiling."""
-    arguments = [sys.executable, "-m", "benchmarks.jax_loops", kind, env, str(n_rows)]
-    granule = 1 << 17 if n_rows > 1 else 1
-    return Side(f"{kind} x{n_rows}", lambda steps, _: [*arguments, str(steps)], granule, self_timed=True)
-
-
-def jax_case(name: str, what: str, env: str, n_rows: int) -> Case:
-    """Return a case: the rates of the engine and of `rollout collect` against that of a bare scan."""
-    options = ("--env", env, "--envs-per-worker", str(n_rows))
-    sides = {
-        jax_loop("engine", env, n_rows): ">= 0.75",
-        collect(*options, name="rollout collect", granule=1 << 17, workers=1): ">= 0.5",
-    }
-    scan = jax_loop("scan", env, n_rows)
-
-    def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
-        costs = rounds([*sides, scan], pairs=pairs, seconds=seconds, say=say)
-        return [
-            _ratio(f"{what}: {side.name}", costs[side.name], "bare scan", costs[scan.name], bound)
-            for side, bound in sides.items()
-        ]
-
-    return Case(name, measure, tags=("jax",))
-
-
-def _jax_wrapper_case() -> Case:
-    ours = jax_loop("engine", JAX_CARTPOLE, 1024)
-    case = ratio(
-        "jax-gymnasium",
-        "JAX CartPole x1024, engine",
-        ours,
-        {jax_loop("wrapper", JAX_CARTPOLE, 1): ">= 10"},
-    )
-    return replace(case, tags=("jax",))
 
 
 CASES: tuple[Case, ...] = (
@@ -316,15 +277,6 @@ CASES: tuple[Case, ...] = (
     ingest("ingest-long", "ingest: 500-step episodes of 4 floats", "LongEpisodes", 500),
     ingest("ingest-images", "ingest: 250-frame episodes of 100 kB frames", "ImageEpisodes", 250),
     *(_peer_case(peer, name) for peer in PEERS for name in peer.policies),
-    jax_case("jax-cartpole-1024", "JAX CartPole x1024, random", JAX_CARTPOLE, 1024),
-    jax_case("jax-cartpole-4096", "JAX CartPole x4096, random", JAX_CARTPOLE, 4096),
-    jax_case(
-        "jax-brax-256",
-        "brax inverted_pendulum x256, random",
-        "benchmarks.jax_loops:InvertedPendulum",
-        256,
-    ),
-    _jax_wrapper_case(),
 )
 
 

@@ -1,8 +1,9 @@
-"""The loops of the JAX cases: `python -m benchmarks.jax_loops LOOP ENV ROWS STEPS` prints the steps and the seconds.
+"""The loops of the JAX cases: `python -m benchmarks.jax_loops ENV ROWS ROUNDS SECONDS LOOP …`.
 
-`scan` is one `lax.scan` with the resets of gymnax or brax, whose observations, actions, rewards and flags go to the
-host; `engine` is a worker whose episodes are taken as chunks; `wrapper` steps one row through gymnax's wrapper for
-gymnasium. All take random actions. Compiling is not timed.
+It prints the steps and the seconds of each round as JSON, by loop. `bare scan` is one `lax.scan` with the resets of
+gymnax or brax, whose observations, actions, rewards and flags go to the host; `engine` is a worker whose episodes
+are taken as chunks; `gymnax's wrapper` steps one row through its wrapper for gymnasium. All take random actions.
+Compiling is not timed.
 """
 
 from __future__ import annotations
@@ -128,11 +129,10 @@ def engine(env: str, n_rows: int) -> Callable[[], int]:
     return advance
 
 
-def wrapper(env: str, n_rows: int) -> Callable[[], int]:
-    """Return the function that takes a step through gymnax's wrapper."""
+def wrapper(env: str, _: int) -> Callable[[], int]:
+    """Return the function that takes a step of one row through gymnax's wrapper."""
     from gymnax.wrappers import GymnaxToGymWrapper  # noqa: PLC0415 - it loads gymnasium's wrappers
 
-    assert n_rows == 1
     functional, params = gymnax.make(env.removeprefix("gymnax:"))
     wrapped = GymnaxToGymWrapper(functional, params)
     space = wrapped.action_space
@@ -148,24 +148,29 @@ def wrapper(env: str, n_rows: int) -> Callable[[], int]:
 
 
 LOOPS: dict[str, Callable[[str, int], Callable[[], int]]] = {
-    "scan": scan,
+    "bare scan": scan,
     "engine": engine,
-    "wrapper": wrapper,
+    "gymnax's wrapper": wrapper,
 }
 
 
-def main(arguments: list[str]) -> None:
-    """Compile, then take at least a number of steps."""
-    loop, env = arguments[:2]
-    n_rows, n_steps = map(int, arguments[2:])
-    advance = LOOPS[loop](env, n_rows)
-    for _ in range(3):
-        advance()
+def timed(advance: Callable[[], int], seconds: float) -> tuple[int, float]:
+    """Advance for at least some seconds; return the steps and the seconds that it took."""
     taken = 0
     started = time.perf_counter()
-    while taken < n_steps:
+    while (elapsed := time.perf_counter() - started) < seconds:
         taken += advance()
-    json.dump({"steps": taken, "seconds": time.perf_counter() - started}, sys.stdout)
+    return taken, elapsed
+
+
+def main(arguments: list[str]) -> None:
+    """Compile, then time the loops alternately."""
+    env, n_rows, n_rounds, seconds, *names = arguments
+    loops = {name: LOOPS[name](env, int(n_rows)) for name in names}
+    for advance in loops.values():
+        timed(advance, 1.0)
+    rounds = [{name: timed(loops[name], float(seconds)) for name in names} for _ in range(int(n_rounds))]
+    json.dump({name: [each[name] for each in rounds] for name in names}, sys.stdout)
 
 
 if __name__ == "__main__":
