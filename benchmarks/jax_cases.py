@@ -47,7 +47,7 @@ def programs_are_kept() -> Iterator[None]:
             del os.environ["JAX_COMPILATION_CACHE_DIR"]
 
 
-def beside_scan(name: str, what: str, env: str, n_rows: int) -> Case:
+def against_scan(name: str, what: str, env: str, n_rows: int) -> Case:
     """Return a case: the rates of the engine and of `rollout collect` against that of a bare scan."""
     side = collect("--env", env, "--envs-per-worker", str(n_rows), workers=1)
 
@@ -79,10 +79,8 @@ def _wrapped(pairs: int, seconds: float, say: Say) -> list[Figure]:
 
 
 JAX = (
-    beside_scan("jax-cartpole-1024", "JAX CartPole x1024, random", CARTPOLE, 1024),
-    beside_scan("jax-cartpole-4096", "JAX CartPole x4096, random", CARTPOLE, 4096),
-    beside_scan(
-        "jax-brax-256", "brax inverted_pendulum x256, random", "benchmarks.jax_loops:InvertedPendulum", 256
-    ),
+    against_scan("jax-cartpole-1024", "JAX CartPole x1024, random", CARTPOLE, 1024),
+    against_scan("jax-cartpole-4096", "JAX CartPole x4096, random", CARTPOLE, 4096),
+    against_scan("jax-brax-256", "brax inverted_pendulum x256, random", "brax:inverted_pendulum", 256),
     Case("jax-gymnasium", _wrapped, tags=("jax",)),
 )

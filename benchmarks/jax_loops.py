@@ -16,9 +16,7 @@ from typing import Any
 
 import gymnax
 import jax
-import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 
 from rollout_cli.envs.source import as_env_source
 from rollout_cli.policies.source import policy_source
@@ -27,30 +25,8 @@ from rollout_cli.workers.kinds import VecWorker
 BLOCK_STEPS = 1 << 17
 """Steps of all rows in a call of the scan, as in the engine."""
 
-ENDS = 1_000
-"""Steps of the longest episode of brax."""
-
-
-class InvertedPendulum:
-    """An environment of brax as a FunctionalEnv."""
-
-    max_episode_steps = ENDS
-
-    def __init__(self) -> None:
-        from brax import envs  # noqa: PLC0415 - CartPole does not need it
-
-        self._env = envs.get_environment("inverted_pendulum")
-        size = self._env.observation_size
-        self.observation_space = spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        self.action_space = spaces.Box(-1.0, 1.0, (self._env.action_size,), np.float32)
-
-    def reset(self, key: Any) -> Any:
-        state = self._env.reset(key)
-        return state.obs, state
-
-    def step(self, key: Any, state: Any, action: Any) -> Any:  # noqa: ARG002 - brax has no random steps
-        state = self._env.step(state, action)
-        return state.obs, state, state.reward, state.done > 0, jnp.zeros((), bool), {}
+EPISODE_STEPS = 1_000
+"""The time limit of the brax environment."""
 
 
 def gymnax_scan(name: str, n_rows: int) -> tuple[Any, Any]:
@@ -76,7 +52,7 @@ def brax_scan(_: str, n_rows: int) -> tuple[Any, Any]:
     """Return the carry and the step of a scan with brax's EpisodeWrapper and AutoResetWrapper."""
     from brax import envs  # noqa: PLC0415 - CartPole does not need it
 
-    env = envs.create("inverted_pendulum", episode_length=ENDS, auto_reset=True, batch_size=n_rows)
+    env = envs.create("inverted_pendulum", episode_length=EPISODE_STEPS, auto_reset=True, batch_size=n_rows)
 
     def step(carry: Any, _: None) -> Any:
         key, state = carry

@@ -52,8 +52,10 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
 
     observations = SpaceRows(env.observation_space)
     actions = SpaceRows(env.action_space)
-    sampled = env.action_space.sample()
-    act = random_act(actions) or (lambda *_: sampled)
+    act = random_act(actions)
+    if act is None:
+        sampled = env.action_space.sample()
+        act = lambda *_: sampled  # noqa: E731
 
     def program() -> Program:
         return Program(env, act, actions, limit=limit, rule=None, n_steps=n_steps)
@@ -69,7 +71,7 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
                 "two runs with the same keys differ",
                 "compute reset and step from their arguments alone: draw random numbers from the key",
             )
-    for leaf, values in zip(observations.leaves, first, strict=False):
+    for leaf, values in zip(observations.leaves * 2, first, strict=False):
         low, high = leaf.bounds or (values, values)
         is_inside = (values >= low) & (values <= high)
         if not is_inside.all():
@@ -80,7 +82,7 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
 
 
 def _recorded(env: FunctionalEnv, program: Any, rows_of: SpaceRows, seed: int, n_steps: int) -> list[Any]:
-    """Return the arrays that a block of four rows records: observations, rewards, flags and infos."""
+    """Return the arrays of a block of four rows: observations, following observations, and all others."""
     import jax  # noqa: PLC0415 - only with a JAX environment
 
     from rollout_cli.envs.functional.rows import no_rows  # noqa: PLC0415 - it loads JAX
@@ -89,7 +91,8 @@ def _recorded(env: FunctionalEnv, program: Any, rows_of: SpaceRows, seed: int, n
     rows = program.start(no_rows(env, 4), np.ones(4, bool), seeds[:4])
     _, block = program.run({}, rows, np.ones(4, bool), seeds[4:], np.int32(4 * n_steps))
     block = jax.tree.map(np.asarray, block)
-    return [*rows_of.columns(block.observations), *jax.tree.leaves((block.steps, block.last, block.is_over))]
+    observations = (*rows_of.columns(block.observations), *rows_of.columns(block.last))
+    return [*observations, *jax.tree.leaves((block.steps, block.is_over))]
 
 
 def _fault(message: str, hint: str) -> EnvError:

@@ -350,7 +350,7 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
 def _check_not_jax(name: str, *, is_jax: bool) -> None:
     if is_jax:
         raise UsageError(
-            f"{name!r} is a JAX environment, which always steps its rows together",
+            f"{name!r} is a JAX environment, which always steps its rows in one program",
             code="jax-option",
             hint='omit {vectorization="native"}: {envs_per_worker=…} sets the number of rows',
         )

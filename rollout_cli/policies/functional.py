@@ -18,7 +18,8 @@ class FunctionalPolicy(AdaptedPolicy):
     """A policy with `jax_act(key, observation, params)`, a pure JAX function that returns an action.
 
     It may also return a pair (action, infos). `key` is a typed JAX key of the step, and `params` the result of
-    `get_param_values`, or {} without this method; new parameters do not compile the program again.
+    `get_param_values`, or {} if the policy lacks this method or `set_param_values`. New parameters of the same
+    shapes and dtypes do not compile the program again.
     """
 
     row_wise = True
@@ -41,7 +42,7 @@ class FunctionalPolicy(AdaptedPolicy):
 
     def get_actions(self, observations: Tree) -> ActionsAndInfos:  # noqa: ARG002
         raise UsageError(
-            f"{name_of(self.wrapped)} has jax_act alone, which acts inside the program of a JAX environment",
+            f"{name_of(self.wrapped)} has jax_act, which acts only inside the program of a JAX environment",
             code="policy-jax",
             hint="use a JAX environment such as gymnax:CartPole-v1, "
             "and omit {epsilon}, {action_noise} and mixtures",

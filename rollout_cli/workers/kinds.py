@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.functional.protocol import FunctionalEnv, is_functional
 from rollout_cli.envs.source import build_native, one_for_each
-from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
+from rollout_cli.envs.updates import EnvUpdate, check_env, check_makes_new, close_env, updated_env
 from rollout_cli.errors import ArgumentError, EnvLoadError, UsageError
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
@@ -40,7 +40,7 @@ class DefaultWorker(Worker):
 
     _env_updates: Sequence[Any] = ()  # The last updates; with `fresh_env` they build each environment.
     functional: FunctionalEnv | None = None  # The JAX environment of all rows.
-    _compile: Callable[[], bool | None]  # Compiles its program, unless that is done.
+    _compile: Callable[[], bool]  # Compiles its program, unless that is done.
 
     def update_env(self, env_update: Any) -> None:
         if env_update is None:
@@ -56,20 +56,25 @@ class DefaultWorker(Worker):
 
     def _update_rows(self, updates: Sequence[Any]) -> None:
         """Apply one update per row."""
-        if self._fresh_env:
-            for update in updates:
+        for update in updates:
+            if self._fresh_env:
                 check_makes_new(update)
+            elif self.functional is not None and isinstance(update, EnvUpdate) and not update.replaces_env:
+                raise _not_for_jax(
+                    "an update that changes an environment", "use NewEnvUpdate to build another"
+                )
         self._forget()
         envs = []
         n_rows = len(updates)
-        self.functional = None
         old_envs = self._envs if len(self._envs) == n_rows else [None] * n_rows
         for old, update in zip(old_envs, updates, strict=True):
             # Every row has the same seed: an episode must not depend on its row.
             seed_globals(self._seed, SETUP)
             env = updated_env(old, update, gymnasium.Env)
             if not isinstance(env, gymnasium.Env):
-                self._use_functional(env)
+                if any(other is not update for other in updates):
+                    raise _not_for_jax("a list of environments", "pass one JAX environment for all rows")
+                self._use_functional(env, old_envs[1:])
                 return
             envs.append(env)
         if self.rules.device is not None:
@@ -88,13 +93,14 @@ class DefaultWorker(Worker):
                     code="worker-spaces",
                     hint="build environments with the same spaces and time limit for all rows",
                 )
+        self.functional = None
         self._envs = envs
         self._env_updates = updates
         # A policy may sample from the spaces: its draws must not depend on when the environment was rebuilt.
         self._use_spec(copy.deepcopy(spec) if self._fresh_env else spec)
 
-    def _use_functional(self, env: FunctionalEnv) -> None:
-        """Use a JAX environment for all rows."""
+    def _use_functional(self, env: FunctionalEnv, old_envs: Sequence[Any]) -> None:
+        """Use a JAX environment for all rows, and close the old environments."""
         from rollout_cli.envs.functional.vector import FunctionalVectorEnv, use_device  # noqa: PLC0415 - it loads JAX
 
         rules = self.rules
@@ -107,13 +113,13 @@ class DefaultWorker(Worker):
             ("worker_class", overridden),
         ):
             if value:
-                raise UsageError(
-                    f"{option} is for gymnasium environments, but this is a JAX environment",
-                    code="jax-option",
-                    hint=f"omit {{{option}}}, or wrap the JAX environment as a gymnasium.Env",
+                raise _not_for_jax(
+                    option, f"omit {{{option}}}, or wrap the JAX environment as a gymnasium.Env"
                 )
         if rules.device is not None:
             use_device(rules.device)
+        for old in old_envs:
+            close_env(old)
         self.functional = env
         vector = FunctionalVectorEnv(env, self._n_envs)
         self._envs = [vector]
@@ -123,7 +129,7 @@ class DefaultWorker(Worker):
         if self.functional is None:
             return False
         with reporting_failures(self._ready()):
-            return bool(self._compile())
+            return self._compile()
 
     def report(self) -> WorkerReport:
         return replace(super().report(), compiles=self.functional is not None)
@@ -265,6 +271,11 @@ class VecWorker(DefaultWorker):
         if self._native is None:
             return super()._new_engine(setting)
         return NativeEngine(setting, self._native)
+
+
+def _not_for_jax(subject: str, hint: str) -> UsageError:
+    message = f"{subject} is for gymnasium environments, but this is a JAX environment"
+    return UsageError(message, code="jax-option", hint=hint)
 
 
 def check_n_envs(n_envs: int) -> int:

@@ -204,6 +204,34 @@ def test_episodes_span_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(range(30)) == chunk.numbers.tolist()
 
 
+def test_rows_rest_for_a_block_at_most() -> None:
+    """More episodes end in the first block than it has numbers for; the next step gives them the next ones."""
+    worker = make(n_envs=16)
+    worker.assign([range(3_000)])
+    batch = worker.rollout()
+    assert 3_000 == len(batch.lengths)
+
+
+def test_every_row_has_the_state_of_a_reset() -> None:
+    """Also the rows without an episode, which are stepped too: a state of zeros may be none of the environment's."""
+    worker = make(n_envs=3)
+    worker.start_episode()
+    engine = worker._engine
+    assert isinstance(engine, FunctionalEngine)
+    lengths = np.asarray(engine._rows.state[1])
+    assert 16 == len(lengths)
+    assert (lengths > 0).all()
+
+
+def test_64_bit_types(tmp_path: Path) -> None:
+    """With `jax_enable_x64` the observations of gymnax have 64 bits, in the program and in the record."""
+    words = ("--env", CARTPOLE, "--episodes", "40", "--envs-per-worker", "4", "--quiet")
+    called("collect", *words, "--output", tmp_path, env={"JAX_ENABLE_X64": "1"})
+    dataset = rollout_cli.load(tmp_path)
+    assert 40 == len(dataset)
+    assert np.float64 == dataset[0].observations.dtype
+
+
 def test_numbers_above_are_retracted() -> None:
     """Also those that run; what has ended stays."""
 
@@ -244,6 +272,43 @@ def test_parameters_do_not_compile_again() -> None:
         worker.update_agent({"p": np.float32(p)})
         assert {int(p)} == set(run(worker, range(9)).actions[0].tolist())
     assert traces == Chooser.traces
+
+
+def test_parameters_of_other_types_are_checked() -> None:
+    """They compile the program again, before a step runs."""
+
+    class Following:
+        def __init__(self) -> None:
+            self.params: Any = {"action": np.int32(1)}
+
+        def get_param_values(self) -> Any:
+            return self.params
+
+        def set_param_values(self, params: Any) -> None:
+            self.params = params
+
+        def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+            return params["action"]
+
+    worker = make(policy=Following())
+    assert worker.prepare()
+    assert not worker.prepare()
+    assert {1} == set(run(worker, range(9)).actions[0].tolist())
+    worker.update_agent({"action": np.float32(0.7)})
+    worker.assign([range(9)])
+    with raises(PolicyError, "batch-shape", "float32()", "int64()"):
+        worker.advance(-1.0)
+
+
+def test_infos_of_an_earlier_policy_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps are still in the rings."""
+    monkeypatch.setattr(engines, "_MOST_STEPS", 3)
+    monkeypatch.setattr("rollout_cli.workers.native.buffer._MOST_STEPS", 8)
+    monkeypatch.setattr("rollout_cli.workers.native.buffer._FEWEST_STEPS", 1)
+    worker = make()
+    assert {"drawn"} == set(row_dicts(run(worker, range(40)).agent_infos)[0])
+    worker.update_agent(Parity())
+    assert not any(row_dicts(run(worker, range(40, 80)).agent_infos))
 
 
 def test_another_policy_is_used() -> None:
@@ -301,11 +366,51 @@ def test_random_actions() -> None:
     assert isinstance(worker._engine, NativeEngine)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [(np.int32, -(2**31), 2**31 - 1), (np.uint32, 0, 2**32 - 1), (np.int64, -(2**40), 2**40)],
+)
+def test_random_integers_of_many_bits(dtype: Any, low: int, high: int) -> None:
+    """JAX cannot sample them without 64-bit types, so the host does."""
+
+    class Wide(Chain):
+        action_space = spaces.Box(low, high, (2,), dtype)
+
+        def step(self, key: Any, state: Any, action: Any) -> Any:
+            return super().step(key, state, 1)
+
+    (actions,) = run(make(Wide(), policy_source("random")), range(40)).actions
+    assert dtype == actions.dtype
+    assert 0.3 < (actions > (low + high) // 2).mean() < 0.7
+
+
+@pytest.mark.parametrize("policy", ["random", "jax_act"])
+def test_the_environment_gets_the_recorded_action(policy: str) -> None:
+    """In the dtype of its space."""
+
+    class Half(Chain):
+        action_space = spaces.Box(0.0, 1.0, (), np.float16)
+
+        def step(self, key: Any, state: Any, action: Any) -> Any:
+            observation, state, _, *rest = super().step(key, state, 1)
+            return observation, state, action.astype(jnp.float32), *rest
+
+    class Exact:
+        def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+            return jax.random.uniform(key)
+
+    chunk = run(make(Half(), policy_source("random") if policy == "random" else Exact()), range(40))
+    assert np.float16 == chunk.actions[0].dtype
+    assert chunk.actions[0].astype(float).tolist() == chunk.rewards.tolist()
+
+
 @pytest.mark.parametrize(("policy", "kind"), [(HostParity(), NativeEngine), (single_parity, SequentialRows)])
 def test_a_policy_of_the_host_runs_the_same_episodes(policy: Any, kind: type[Any]) -> None:
     """It acts between steps with the same keys, for all rows or for one."""
     for limit in (None, 4):
         worker = make(policy=policy, n_envs=5, limit=limit)
+        assert worker.prepare()
+        assert not worker.prepare()
         chunk = run(worker, range(40))
         assert isinstance(worker._engine, kind)
         assert_same_episodes(run(make(policy=Parity(), limit=limit), range(40)), chunk)
@@ -377,8 +482,14 @@ class _Wrong(Chain):
             reward = reward[None]
         if self.fault == "info":
             info["list"] = [jnp.zeros(2)]
+        if self.fault == "mask":
+            info |= {"x": jnp.zeros(2), "_x": jnp.ones(2, bool)}
         if self.fault == "state":
             state = state[0], state[1] + 0.5
+        if self.fault == "structure":
+            state = *state, state[0]
+        if self.fault == "truncated":
+            truncated = truncated.astype(jnp.float32)
         return observation, state, reward, terminated, truncated, info
 
 
@@ -388,6 +499,9 @@ FAULTS = {
     "flag": ("step-value", "terminated is float32()"),
     "reward": ("step-value", "reward is float32(1,)"),
     "info": ("info-type", "'list'"),
+    "mask": ("info-type", "'x' and '_x'"),
+    "structure": ("state-type", "the structure of the state"),
+    "truncated": ("step-value", "truncated is float32()"),
     "state": ("state-type", "the state[1] is float32()", "expected int32()"),
 }
 
@@ -397,6 +511,7 @@ def test_faults_are_named_before_anything_runs(fault: str) -> None:
     """By the worker, and by the check for users, where the environment does not raise by itself."""
     env = _Wrong()
     env.fault = fault
+    env.max_episode_steps = 100
     code, *words = FAULTS[fault]
     worker = make(env)
     worker.assign([range(3)])
@@ -429,6 +544,15 @@ def test_the_check_for_users() -> None:
 
     with raises(EnvError, "env-functional", "'place'", "outside"):
         check_functional_env(Narrow())
+
+    class Leaving(Chain):
+        def step(self, key: Any, state: Any, action: Any) -> Any:
+            observation, state, reward, terminated, *rest = super().step(key, state, action)
+            observation["place"] += jnp.where(terminated, 20_000, 0)
+            return observation, state, reward, terminated, *rest
+
+    with raises(EnvError, "env-functional", "'place'", "outside"):
+        check_functional_env(Leaving())
     wrong: Any = gymnasium.make("CartPole-v1")
     with raises(EnvError, "env-functional", "got a TimeLimit", "max_episode_steps"):
         check_functional_env(wrong)
@@ -452,11 +576,33 @@ def test_what_has_no_meaning_is_refused() -> None:
         VecWorker(n_envs=2, vectorization="native", **common).update_env(as_env_source(CARTPOLE))
     with raises(EnvLoadError, "env-unknown", "CartPole-v2"):
         make("gymnax:CartPole-v2")
+    worker = make()
+    with raises(UsageError, "jax-option", "a list of environments"):
+        worker.update_env([Chain(), Chain(), Chain()])
+    with raises(UsageError, "jax-option", "an update that changes an environment"):
+        worker.update_env(rollout_cli.EnvUpdate())
+    constructor: Any = Chain
+    worker.update_env(rollout_cli.NewEnvUpdate(constructor))
+    check_chain(run(worker, range(9)))
     config = rollout_cli.CollectConfig(
         env=CARTPOLE, wrapper=("TimeAwareObservation",), timesteps=9, sampler="local"
     )
     with raises(RolloutError, "jax-option", "TimeAwareObservation"):
         rollout_cli.collect(config)
+
+
+def test_environments_of_all_rows_are_closed() -> None:
+    """If a JAX environment replaces them."""
+    closed = []
+
+    class Closing(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def close(self) -> None:
+            closed.append(self)
+
+    worker = VecWorker(n_envs=3, seed=SEED, max_episode_length=None, worker_number=0)
+    worker.update_env([Closing(gymnasium.make("CartPole-v1")) for _ in range(3)])
+    worker.update_env(Chain())
+    assert 3 == len({id(env) for env in closed})
 
 
 # -- gymnax ----------------------------------------------------------------------------------------------------

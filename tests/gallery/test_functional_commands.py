@@ -306,7 +306,7 @@ def test_device() -> None:
 
 
 def test_a_signal_while_it_compiles() -> None:
-    """Compiling is told, and Ctrl-C ends it."""
+    """A notice reports compiling, and Ctrl-C ends it."""
     words = (
         "collect",
         "--env",
@@ -342,7 +342,7 @@ def test_a_signal_while_it_runs() -> None:
     assert_same_data(Path("whole"), Path("out"))
 
 
-def test_other_versions_are_told() -> None:
+def test_other_versions_are_reported() -> None:
     """By replay and resume."""
     called("collect", *CARTPOLE, "--timesteps", "3000", *COMMON, *LOCAL, "--output", "out")
     path = Path("out/meta/info.json")

@@ -38,7 +38,7 @@ __all__ = ["no_interrupts"]  # A fixture of the suite.
 
 
 class Chain:
-    """ChainEnv; its infos of the reset, which a FunctionalEnv does not have, are left out."""
+    """ChainEnv; its infos of the reset, which a FunctionalEnv does not have, are missing."""
 
     max_episode_steps: int | None = None
 
@@ -141,7 +141,7 @@ def env_of(kind: str, make_env: Callable[[], Any], n_envs: int = N_ENVS) -> Chai
 
 
 class Table:
-    """A policy of the suite: a table's entry follows from the observation, another one acts on a batch of one row."""
+    """A policy of the suite: TablePolicy is computed in JAX; other policies act on a batch of one row."""
 
     def __init__(self, original: Any) -> None:
         self.original = original
@@ -156,7 +156,7 @@ class Table:
         if isinstance(self.original, worlds.TablePolicy):
             place = (jnp.abs(observation).sum() * 7.31 % 1.0 * 16).astype(jnp.int32)
             return params["table"][place], {"place": place, "half": place / 2}
-        self.original._calls = 1  # A GivenPolicy gives what it is told to from its second call on.
+        self.original._calls = 1  # A GivenPolicy returns the given action from its second call on.
         actions, _ = self.original.get_actions(observation[None])
         return actions[0]
 
@@ -289,7 +289,7 @@ def test_bad_actions_never_reach_the_environment(name: str) -> None:
 
 
 def test_the_crash_box_knows_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the start of every block; it does not learn of an episode that starts and ends within one."""
+    """It is updated before every block; episodes that start and end within a block are missing."""
     monkeypatch.setattr(engines, "_MOST_STEPS", 1)
     test_contract.test_the_crash_box_knows_what_runs(KIND)
 

@@ -41,7 +41,7 @@ LOCAL = ("--sampler", "local")
 
 
 class Stepped(NamedTuple):
-    """What the functions of a family say about a step, with observations and infos as the dataset has them."""
+    """The results of a step, with observations and infos as in the dataset."""
 
     observation: Any
     state: Any

@@ -17,7 +17,7 @@ from rollout_cli.episodes.spaces import Space, Tree
 
 
 class BraxEnv:
-    """An environment of brax without its wrappers, or one of another package with the same State.
+    """A brax environment without wrappers, or an environment of another package with the State of brax.
 
     Args:
         env: The environment.

@@ -19,7 +19,7 @@ FAMILIES = {
     "playground": "make",
     "xminigrid": "XminigridEnv",
 }
-"""By the name of the package, which is also the name of the module here, what makes an environment by its name."""
+"""The class or function, in the module of each family, that makes an environment from its name."""
 
 MODULES = {"playground": "mujoco_playground"}
 """The module of a package, if the name differs."""

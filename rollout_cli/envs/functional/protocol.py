@@ -16,7 +16,8 @@ StepResult = tuple[Tree, Any, Any, Any, Any, dict[str, Any]]
 class FunctionalEnv(Protocol):
     """An environment as two pure functions, which `jax.jit` and `jax.vmap` can transform.
 
-    Both functions describe one row, without a batch dimension. Observations are trees of arrays (dicts for
+    Both functions describe one row, without a batch dimension. The program also steps rows without an episode, from
+    states after an episode's end, and drops the results. Observations are trees of arrays (dicts for
     Dict spaces, tuples for Tuple spaces); the state is any pytree of arrays with fixed shapes and dtypes.
     `rollout_cli.testing.check_functional_env` checks an implementation. The spaces and the limit may be plain
     attributes.

@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step adds to the record, apart from observations."""
+    """The recorded values of a step, without observations."""
 
     action: Tree
     reward: Any
@@ -75,18 +75,24 @@ def next_row(env: FunctionalEnv, row: Row, act: Act, limit: int | None = None) -
     observation, state, reward, terminated, truncated, env_infos = result
     n_steps = row.n_steps + 1
     if limit is not None:
-        truncated |= n_steps >= limit
-    following = jax.tree.map(_like, Row(key, observation, state, n_steps), row)
+        is_late = n_steps >= limit
+        truncated = jnp.where(
+            is_late, is_late, truncated
+        )  # Of another dtype, which is refused, if it has one.
+    following = Row(key, observation, state, n_steps)
+    if jax.tree.structure(following) == jax.tree.structure(row):  # Else `check_step` refuses it.
+        following = jax.tree.map(_like, following, row)
     return following, Step(action, reward, terminated, truncated, env_infos, agent_infos)
 
 
-def selected(mask: Any, chosen: Any, others: Any) -> Any:
-    """Return the rows of the tree `chosen` where the mask (n,) is true, else those of the tree `others`."""
+def restarted(env: FunctionalEnv, rows: Row, mask: Any, seeds: Any) -> Row:
+    """Return the rows, with the first row of an episode's seed, uint32 (n,), where the mask (n,) is true."""
 
-    def select(one: Any, other: Any) -> Any:
-        return jnp.where(mask.reshape(-1, *[1] * (one.ndim - 1)), one, other)
+    def select(fresh: Any, old: Any) -> Any:
+        return jnp.where(mask.reshape(-1, *[1] * (fresh.ndim - 1)), fresh, old)
 
-    return jax.tree.map(select, chosen, others)
+    selected: Row = jax.tree.map(select, jax.vmap(partial(first_row, env))(seeds), rows)
+    return selected
 
 
 def _typed(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -14,7 +15,7 @@ from gymnasium.vector.utils import batch_space, create_empty_array
 
 from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.envs.functional.protocol import FunctionalEnv
-from rollout_cli.envs.functional.rows import compiled, first_row, next_row, no_rows, selected
+from rollout_cli.envs.functional.rows import compiled, next_row, no_rows, restarted
 from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import UsageError
 
@@ -43,28 +44,30 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
 
         limit = env.max_episode_steps
 
-        def reset(rows: Any, mask: Any, seeds: Any) -> Any:
-            return selected(mask, jax.vmap(lambda seed: first_row(env, seed))(seeds), rows)
-
         def step(rows: Any, actions: Any) -> Any:
             return jax.vmap(lambda row, action: next_row(env, row, lambda *_: (action, {}), limit))(
                 rows, actions
             )
 
-        self._reset = compiled(reset)
+        self._reset = compiled(partial(restarted, env))
         self._step = compiled(step)
+        self._is_prepared = False
 
     @property
     def state(self) -> Any:
         """The states of all rows."""
         return self._rows.state
 
-    def prepare(self) -> None:
-        """Compile reset and step, without running them."""
+    def prepare(self) -> bool:
+        """Compile reset and step, without running them; return False if that was done before."""
+        if self._is_prepared:
+            return False
         rows = no_rows(self.functional, self.num_envs)
         mask = np.zeros(self.num_envs, bool)
         self._reset.lower(rows, mask, mask.astype(np.uint32)).compile()
         self._step.lower(rows, create_empty_array(self.single_action_space, self.num_envs)).compile()
+        self._is_prepared = True
+        return True
 
     def reset(
         self, *, seed: Sequence[int] | int | None = None, options: dict[str, Any] | None = None

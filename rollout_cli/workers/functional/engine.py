@@ -67,14 +67,14 @@ class FunctionalEngine(RingEngine):
             self._observations.leaves, self._actions.leaves, self._width, setting.worker.worker_number
         )
         super().__init__(setting, buffer, n_rows, self._width)
-        self._rule = None if setting.policy.acts_within_space or setting.rule == "warn" else setting.rule
+        self._rule = None if setting.rule == "warn" else setting.rule
         self._n_steps = min(buffer.most_block_steps, _MOST_STEPS, max(1, _BLOCK_STEPS // self._width))
-        self._program = self._compiled()
-        self._rows: Any = None  # Known once the program is compiled.
-        self._n_started = 4 * self._width  # Episodes that the last block started.
-        self._is_prepared = False
+        self._program = self._new_program()
+        self._rows: Any = None  # Known after the first start.
+        self._n_started = self._n_steps * self._width // 16  # Episodes that the last block started.
+        self._params_types: Any = None  # Those for which the program is compiled.
 
-    def _compiled(self) -> Program:
+    def _new_program(self) -> Program:
         return Program(
             self._env,
             self._act,
@@ -87,35 +87,38 @@ class FunctionalEngine(RingEngine):
     def use_policy(self, policy: AdaptedPolicy) -> None:
         if policy is not self._policy and isinstance(policy, FunctionalPolicy):
             self._act = policy.function
-            self._program = self._compiled()
-            self._is_prepared = False
+            self._program = self._new_program()
+            self._params_types = None
         self._policy = policy
 
     # -- running ---------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start waiting numbers in the free rows."""
-        self._where = RESET
-        is_free = self._running.number[: self._n_rows] == NO_NUMBER
-        rows = np.flatnonzero(is_free)
-        numbers = np.array(self._queue.take(rows.tolist()), np.int64)
-        rows = rows[numbers != NO_NUMBER]
-        numbers = numbers[numbers != NO_NUMBER]
-        if not len(rows):
+        free_rows = np.flatnonzero(self._running.number[: self._n_rows] == NO_NUMBER)
+        numbers = np.array(self._queue.next_numbers(len(free_rows)), np.int64)
+        if not len(numbers):
             return
+        self.prepare()
+        self._where = RESET
+        self._queue.remove_next(len(numbers))
+        rows = free_rows[: len(numbers)]
         running = self._running
         running.number[rows] = numbers
         running.seed[rows] = env_seeds(self._root, numbers)
         running.start[rows] = running.unsaved[rows] = self._buffer.step
         running.started_at[rows] = _clock()
         self._worker.crash_box.note(running.number[: self._n_rows])
-        self.prepare()
         mask = np.zeros(self._width, bool)
         mask[rows] = True
-        self._rows = self._program.start(self._rows, mask, np.where(mask, running.seed, 0).astype(np.uint32))
+        if self._rows is None:
+            self._rows = no_rows(self._env, self._width)
+            mask[:] = True  # Rows without an episode need a state to step, too.
+        self._rows = self._program.start(self._rows, mask, np.maximum(running.seed, 0).astype(np.uint32))
 
     def step(self) -> bool:
         finished_rows = self.finished_rows
+        self.begin()  # Rows may rest, if more episodes ended than the last block had numbers for.
         self._run_block()
         return self.finished_rows > finished_rows
 
@@ -131,15 +134,15 @@ class FunctionalEngine(RingEngine):
         started_at = _clock()
         # In each step each row can end an episode and start the next number.
         seeds = np.zeros(self._n_steps * self._width, np.uint32)
-        # Most numbers will wait longer: derive the seeds of some more than the last block started.
-        most = min(len(seeds), self._width + 2 * self._n_started)
-        numbers = np.array(self._queue.next_numbers(most), np.int64)
+        # Few rows end in every step: pass seeds for twice the starts of the last block.
+        n_seeds = min(len(seeds), self._width + 2 * self._n_started)
+        numbers = np.array(self._queue.next_numbers(n_seeds), np.int64)
         seeds[: len(numbers)] = env_seeds(self._root, numbers)
         is_running = self._running.number != NO_NUMBER
+        self._where = self._acting
+        params = self._policy.get_param_values()
         self._where = STEP
-        rows, block = self._program.run(
-            self._policy.get_param_values(), self._rows, is_running, seeds, np.int32(len(numbers))
-        )
+        rows, block = self._program.run(params, self._rows, is_running, seeds, np.int32(len(numbers)))
         block = jax.tree.map(np.asarray, block)
         self._rows = rows
         n_valid = self._n_steps
@@ -209,29 +212,33 @@ class FunctionalEngine(RingEngine):
     # -- checks and errors -----------------------------------------------------------------------------------
 
     def prepare(self) -> bool:
-        """Check shapes and dtypes of observations, actions, rewards and flags, then compile, once a program.
+        """Check shapes and dtypes of observations, actions, rewards and flags, then compile.
+
+        That is done once for a program and the types of the policy's parameters.
 
         Nothing runs: the caller may limit the seconds of a step, but not of compiling.
 
         Returns:
             True if it compiled.
         """
-        if self._is_prepared:
-            return False
-        row = reset_types(self._program, self._observations)
         self._where = self._acting
         params = self._policy.get_param_values()
+        types = [jax.tree.map(_type_of, params)]
+        if self._params_types == types:
+            return False
+        self._where = RESET
+        row = reset_types(self._program, self._observations)
+        self._where = self._acting
         check_action(self._program, self._actions, params, row)
         self._where = STEP
         check_step(self._program, params, row)
         self._where = RESET
-        if self._rows is None:
-            self._rows = no_rows(self._env, self._width)
+        rows = no_rows(self._env, self._width)
         mask = np.zeros(self._width, bool)
         seeds = np.zeros(self._n_steps * self._width, np.uint32)
-        self._program.start.lower(self._rows, mask, seeds[: self._width]).compile()
-        self._program.run.lower(params, self._rows, mask, seeds, np.int32(0)).compile()
-        self._is_prepared = True
+        self._program.start.lower(rows, mask, seeds[: self._width]).compile()
+        self._program.run.lower(params, rows, mask, seeds, np.int32(0)).compile()
+        self._params_types = types
         return True
 
     def _invalid_action(self, block: Block, step: int) -> BadValueError:
@@ -245,3 +252,7 @@ class FunctionalEngine(RingEngine):
             if not ((value >= low) & (value <= high)).all():
                 return bad_action(leaf, value, self._rule or "error", row=row)
         raise AssertionError("a row is invalid only if a leaf is")
+
+
+def _type_of(leaf: Any) -> Any:
+    return np.shape(leaf), getattr(leaf, "dtype", type(leaf))

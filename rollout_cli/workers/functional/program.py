@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rollout_cli.envs.functional.protocol import FunctionalEnv
-from rollout_cli.envs.functional.rows import Row, Step, compiled, first_row, next_row, selected
+from rollout_cli.envs.functional.rows import Row, Step, compiled, first_row, next_row, restarted
 from rollout_cli.episodes.spaces import Leaf, SpaceRows, Tree
 
 LANES = 16
-"""Programs have a multiple of this many rows: XLA rounds the rows of a remainder differently."""
+"""The number of rows is a multiple of this: XLA rounds rows that do not fill a vector differently."""
 
 JaxAct = Callable[[Any, Tree, Any], Any]
 """A function from a key, an observation and parameters to an action, or to a pair (action, infos)."""
@@ -59,18 +59,15 @@ class Program:
         self._limit = limit
         self._rule = rule
         self._n_steps = n_steps
-        self.start = compiled(self._start)
+        self.start = compiled(partial(restarted, env))
         self.run = compiled(self._run)
 
     def act(self, params: Any, key: Any, observation: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Return the action and infos for one row; with the rule `clip`, the action is clipped to its bounds."""
+        """Return the policy's action and infos for one row."""
         action = result = self._act(key, observation, params)
         infos: dict[str, Any] = {}
         if type(result) is tuple and len(result) == 2 and isinstance(result[1], dict):  # noqa: PLR2004
             action, infos = result
-        if self._rule == "clip":
-            columns = zip(self._actions.leaves, self._actions.columns(action), strict=True)
-            action = self._actions.tree([_clipped(leaf, value) for leaf, value in columns])
         return action, infos
 
     def first(self, seed: Any) -> Row:
@@ -78,12 +75,19 @@ class Program:
         return first_row(self._env, seed)
 
     def next(self, params: Any, row: Row) -> tuple[Row, Step]:
-        """Take one step of a row."""
-        return next_row(self._env, row, partial(self.act, params), self._limit)
+        """Take one step of a row.
 
-    def _start(self, rows: Row, mask: Any, seeds: Any) -> Row:
-        """Start episodes in the rows of a mask (n,), whose seeds are uint32 (n,)."""
-        return cast("Row", selected(mask, jax.vmap(self.first)(seeds), rows))
+        With the rule `clip`, the action is clipped to its bounds. Floats get the dtype of the space, so that the
+        environment gets what is recorded.
+        """
+
+        def act(key: Any, observation: Tree) -> tuple[Tree, dict[str, Any]]:
+            action, infos = self.act(params, key, observation)
+            columns = zip(self._actions.leaves, self._actions.columns(action), strict=True)
+            is_clipped = self._rule == "clip"
+            return self._actions.tree([_typed(*column, is_clipped=is_clipped) for column in columns]), infos
+
+        return next_row(self._env, row, act, self._limit)
 
     def _run(self, params: Any, rows: Row, is_running: Any, seeds: Any, n_seeds: Any) -> tuple[Row, Block]:
         """Run a block. A row whose episode ends starts the next of the `seeds` (K,), up to `n_seeds`, or rests."""
@@ -93,12 +97,12 @@ class Program:
             following, steps = jax.vmap(partial(self.next, params))(rows)
             is_over = is_running & (steps.terminated | steps.truncated)
             is_valid = ~is_running | self._is_inside(steps.action)
-            order = n_started + jnp.cumsum(is_over) - 1
+            order = n_started + jnp.cumsum(is_over, dtype=jnp.int32) - 1
             starts = is_over & (order < n_seeds)
 
             after = self._restart(following, starts, seeds, n_started)
             block = Block(rows.observation, steps, following.observation, is_over, is_valid)
-            return (after, is_running & (starts | ~is_over), n_started + is_over.sum()), block
+            return (after, is_running & (starts | ~is_over), n_started + is_over.sum(dtype=jnp.int32)), block
 
         carry = (rows, is_running, jnp.int32(0))
         (rows, _, _), block = jax.lax.scan(step, carry, None, self._n_steps)
@@ -106,18 +110,18 @@ class Program:
 
     def _restart(self, rows: Row, starts: Any, seeds: Any, n_started: Any) -> Row:
         """Start the next of the `seeds`, from `n_started` on, in the rows of a mask (n,); a few in each pass."""
-        ranks = jnp.cumsum(starts)
-        few = jnp.arange(-(-len(starts) // (16 * LANES)) * LANES)
+        ranks = jnp.cumsum(starts, dtype=jnp.int32)
+        batch = jnp.arange(-(-len(starts) // (16 * LANES)) * LANES, dtype=jnp.int32)
 
-        def restarted(carry: Any) -> Any:
+        def with_next(carry: Any) -> Any:
             rows, n_done = carry
-            # Places of the next rows of the mask; n if there are fewer.
-            places = jnp.searchsorted(ranks, n_done + few + 1)
-            fresh = jax.vmap(self.first)(seeds[jnp.minimum(n_started + n_done + few, len(seeds) - 1)])
-            rows = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), rows, fresh)
-            return rows, n_done + len(few)
+            # Indices of the next rows to restart; n if none is left.
+            free_rows = jnp.searchsorted(ranks, n_done + batch + 1)
+            fresh = jax.vmap(self.first)(seeds[jnp.minimum(n_started + n_done + batch, len(seeds) - 1)])
+            rows = jax.tree.map(lambda old, new: old.at[free_rows].set(new, mode="drop"), rows, fresh)
+            return rows, n_done + len(batch)
 
-        rows, _ = jax.lax.while_loop(lambda carry: carry[1] < ranks[-1], restarted, (rows, jnp.int32(0)))
+        rows, _ = jax.lax.while_loop(lambda carry: carry[1] < ranks[-1], with_next, (rows, jnp.int32(0)))
         return rows
 
     def _is_inside(self, actions: Tree) -> Any:
@@ -133,14 +137,16 @@ class Program:
         return inside
 
 
-def _clipped(leaf: Leaf, value: Any) -> Any:
-    if leaf.kind != "box" or leaf.bounds is None:
-        return value
-    return jnp.clip(value, *leaf.bounds)
+def _typed(leaf: Leaf, value: Any, *, is_clipped: bool) -> Any:
+    if is_clipped and leaf.kind == "box" and leaf.bounds is not None:
+        value = jnp.clip(value, *leaf.bounds)
+    if leaf.dtype.kind == "f" and jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        return jnp.asarray(value, jax.dtypes.canonicalize_dtype(leaf.dtype))
+    return value
 
 
 def random_act(actions: SpaceRows) -> JaxAct | None:
-    """Return the function that samples actions uniformly; None if a leaf is unbounded or has strings."""
+    """Return the function that samples actions uniformly; None if a leaf is unbounded, too wide or has strings."""
     samplers = [_sampler(leaf) for leaf in actions.leaves]
     if None in samplers:
         return None
@@ -152,19 +158,25 @@ def random_act(actions: SpaceRows) -> JaxAct | None:
     return act
 
 
+_WIDE = 1 << 31
+"""The integers that JAX samples without 64-bit types are between minus this and this."""
+
 _HALF = 16
 """Integers of at most this many bits are sampled from the high half of a product of 32-bit words."""
 
 
 def _sampler(leaf: Leaf) -> Callable[[Any], Any] | None:
-    """Return the function from a key to a uniform sample of a leaf; None if the leaf is unbounded or has strings."""
+    """Return the function from a key to a uniform sample of a leaf; None as in `random_act`."""
     if leaf.bounds is None:
         return None
     low, high = (np.broadcast_to(bound, leaf.shape) for bound in leaf.bounds)
     if leaf.dtype.kind == "f":
         if not (np.isfinite(low) & np.isfinite(high)).all():
             return None
-        return lambda key: jax.random.uniform(key, leaf.shape, minval=low, maxval=high)
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return lambda key: jax.random.uniform(key, leaf.shape, dtype, low, high)
+    if high.size and not (int(low.min()) >= -_WIDE and int(high.max()) < _WIDE - 1):
+        return None
     spans = high.astype(np.int64) - low.astype(np.int64) + 1
     if spans.size and spans.max() > 1 << _HALF:
         return lambda key: jax.random.randint(key, leaf.shape, low, spans + low)

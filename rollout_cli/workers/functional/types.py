@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -60,9 +60,9 @@ def _pairs(before: Row, after: Row) -> Iterator[tuple[str, Any, Any]]:
         new = getattr(after, name)
         yield f"the structure of the {name}", jax.tree.structure(old), jax.tree.structure(new)
         leaves = zip(jax.tree_util.tree_leaves_with_path(old), jax.tree.leaves(new), strict=True)
-        for (path, one), other in leaves:
+        for (path, old_leaf), new_leaf in leaves:
             place = f"the {name}{jax.tree_util.keystr(path)}"
-            yield place, f"{one.dtype}{one.shape}", f"{other.dtype}{other.shape}"
+            yield place, f"{old_leaf.dtype}{old_leaf.shape}", f"{new_leaf.dtype}{new_leaf.shape}"
 
 
 def _check_leaves(name: str, rows: SpaceRows, tree: Any) -> None:
@@ -94,8 +94,14 @@ def _fits(leaf: Leaf, value: Any) -> bool:
 
 def _check_infos(infos: Any, path: str = "") -> None:
     """Raise BadValueError unless infos are nested dictionaries of arrays."""
-    if isinstance(infos, Mapping):
+    if isinstance(infos, dict):
         for key, value in infos.items():
+            if f"_{key}" in infos:
+                raise BadValueError(
+                    f"the infos have the keys {key!r} and '_{key}', which is a mask in a batch of infos",
+                    "rename one of them",
+                    code="info-type",
+                )
             _check_infos(value, f"{path}.{key}" if path else str(key))
     elif not path or not hasattr(infos, "dtype"):
         raise BadValueError(

@@ -197,12 +197,15 @@ class RolloutBuffer:
         edges = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), n_steps]
         parts = [(slice(slots[low], slots[high - 1] + 1), slice(low, high)) for low, high in pairwise(edges)]
         pairs = list(zip(self._rings.leaves, columns, strict=True))
+        absent = dict(self._rings.infos)
         for group, tree in infos.items():
             flat = map_tree(lambda values: values.reshape(-1, *values.shape[2:]), tree)
             for key, values, _ in batch_columns(flat, n_steps * self._n_rows):
                 ring = self._info_ring(group, key, values)
+                absent.pop((group, key), None)
                 pairs.append((ring.values, values.reshape(n_steps, self._n_rows, *values.shape[1:])))
                 pairs.append((ring.has, np.ones((n_steps, self._n_rows), bool)))
+        pairs += [(ring.has, np.zeros((n_steps, self._n_rows), bool)) for ring in absent.values()]
         for ring_values, values in pairs:
             for slot, part in parts:
                 ring_values[slot, : self._n_rows] = values[part]
@@ -267,7 +270,8 @@ class RolloutBuffer:
     def take(self, below: float, ended_before: float) -> list[Chunk]:
         """Remove ended episodes and return them in the order of their numbers, in one chunk or none.
 
-        Episodes numbered `below` or higher stay, unless they ended before the time `ended_before`.
+        Episodes numbered `below` or higher stay, unless they ended before the time `ended_before` or the rings
+        had no room for them.
         """
         chunks = self._overdue
         self._overdue = []

@@ -1,4 +1,4 @@
-"""RingEngine, the part that two engines share: episodes of n rows in the rings of a RolloutBuffer."""
+"""RingEngine, the base class of the engines that record in a RolloutBuffer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollout_cli.workers.worker import Setting
 
 
 class RingEngine:
-    """Ends, removes and forgets the episodes of rows that a buffer records.
+    """Takes and discards the episodes of n rows that a buffer records.
 
     Args:
         setting: The worker, policy, queue and limit.
@@ -79,13 +79,13 @@ class RingEngine:
 
     def _make_room(self, n_steps: int) -> None:
         """Let the buffer make room for the next `n_steps` steps; BadValueError for an endless episode."""
-        if self._worker.env_spec.max_episode_length is None:
-            lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
-            if lengths.max() >= self._worker.rules.most_steps(self.row_bytes):
-                raise BadValueError(
-                    f"the episode reached {lengths.max():,} steps without a time limit",
-                    ENDLESS_HINT,
-                    code="episode-endless",
-                    row=int(lengths.argmax()),
-                )
+        lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
         self._buffer.make_room(self._running, n_steps)
+        most = self._worker.rules.most_steps(self.row_bytes)
+        if self._worker.env_spec.max_episode_length is None and lengths.max() >= most:
+            raise BadValueError(
+                f"the episode reached {lengths.max():,} steps without a time limit",
+                ENDLESS_HINT,
+                code="episode-endless",
+                row=int(lengths.argmax()),
+            )
