@@ -99,16 +99,16 @@ class FunctionalEngine(RingEngine):
         numbers = np.array(self._queue.next_numbers(len(free_rows)), np.int64)
         if not len(numbers):
             return
-        self.prepare()
-        self._where = RESET
         self._queue.remove_next(len(numbers))
         rows = free_rows[: len(numbers)]
         running = self._running
         running.number[rows] = numbers
         running.seed[rows] = env_seeds(self._root, numbers)
         running.start[rows] = running.unsaved[rows] = self._buffer.step
-        running.started_at[rows] = _clock()
         self._worker.crash_box.note(running.number[: self._n_rows])
+        self.prepare()
+        self._where = RESET
+        running.started_at[rows] = _clock()
         mask = np.zeros(self._width, bool)
         mask[rows] = True
         if self._rows is None:
