@@ -23,10 +23,15 @@ from typing import Any, NotRequired, TypedDict
 from rollout_cli.errors import ChangedFilesError
 
 _SYSTEM = ("/proc", "/sys", "/dev/fd", "/etc", "/usr")
-_NOT_PINNED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages", "__pycache__"))
-"""Folders of packages and of generated files; numba replaces its compiled files."""
+_NOT_PINNED = (
+    *(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages", "__pycache__")),
+    f"{os.sep}torchinductor_",
+)
+"""Folders of packages and of generated files: numba and torch replace their compiled files."""
 _HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
 """The hidden folders of HOME that contain models; all others contain settings, caches and programs."""
+_CACHES = ("JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""The variables that name the folders of compiled programs, whose files depend on the machine and on earlier runs."""
 _OURS = str(Path(__file__).parent.parent)
 State = tuple[int, int]
 """The size of a file, and its modification time in nanoseconds."""
@@ -119,7 +124,8 @@ class FileWatch:
             with contextlib.suppress(OSError):
                 self.opened(path, writes=False)
         self._read |= _module_states()
-        ignored = tuple(f"{_absolute(folder)}{os.sep}" for folder in self._rules.ignored)
+        folders = (*self._rules.ignored, *_cache_folders())
+        ignored = tuple(f"{_absolute(folder)}{os.sep}" for folder in folders)
         files = []
         for path in sorted(self._read.keys() - self._written):
             if not path.startswith(ignored) and self._is_pinned(path):
@@ -156,6 +162,13 @@ class FileWatch:
                 label = key = path.removeprefix(f"{folder}{os.sep}")
                 break
         return PinnedFile(label, key, path, self._read[path], self._at_load[path])
+
+
+def _cache_folders() -> set[str]:
+    """Return the folders in which libraries of this process keep compiled programs."""
+    config = getattr(sys.modules.get("jax"), "config", None)  # A program may set it, too.
+    named = getattr(config, "jax_compilation_cache_dir", None)
+    return {folder for folder in (named, *map(os.environ.get, _CACHES)) if folder}
 
 
 def _absolute(path: str) -> str:

@@ -78,10 +78,13 @@ def test_what_is_not_the_users_is_left_out(project: Path, monkeypatch: pytest.Mo
     """Files of Python, of packages, caches and the system, files that are gone, and what this process writes."""
     home = project / "home"
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "compiled")
     inside = (".cache/other/x", ".config/x", ".cache/huggingface/hub/x", ".cache/torch/hub/x", "plain/x")
     outside = (
         "lib/site-packages/x",
         "__pycache__/f-1.py311.nbi",
+        "compiled/jit_step-cache",
+        "torchinductor_me/x",
         "out/x",
         "log",
         "appended",

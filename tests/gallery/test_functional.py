@@ -709,6 +709,30 @@ def run_local(env: str, policy: str, n_episodes: int) -> Any:
         return sampler.obtain_exact_episodes(n_episodes, None)
 
 
+def test_compiled_programs_are_not_pinned(tmp_path: Path) -> None:
+    """A resume does not read those of its beginning, or reads those that it wrote."""
+    env = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    words = (
+        "--env",
+        CARTPOLE,
+        "--envs-per-worker",
+        "4",
+        "--workers",
+        "1",
+        "--quiet",
+        "--output",
+        tmp_path / "data",
+    )
+    called("collect", *words, "--episodes", "40", env=env)
+    assert list((tmp_path / "compiled").glob("*-cache"))
+    called("collect", "--resume", "--episodes", "80", "--quiet", "--output", tmp_path / "data", env=env)
+    called("collect", "--resume", "--episodes", "120", "--quiet", "--output", tmp_path / "data")
+    assert "-cache" not in (tmp_path / "data/meta/info.json").read_text(encoding="utf-8")
+
+
 def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
     """With the same bytes at its end, in another sampler."""
     out = tmp_path / "data"
