@@ -99,7 +99,7 @@ def _check_infos(infos: Any, path: str = "") -> None:
             if f"_{key}" in infos:
                 raise BadValueError(
                     f"the infos have the keys {key!r} and '_{key}', which is a mask in a batch of infos",
-                    "rename one of them",
+                    f"rename '_{key}'",
                     code="info-type",
                 )
             _check_infos(value, f"{path}.{key}" if path else str(key))
