@@ -6,7 +6,7 @@ one. A later write reads it back, exactly as a resumed process does, and replace
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -30,7 +30,6 @@ from rollout_cli.errors import StorageError, UsageError
 MOST_SEGMENT_BYTES = 1 << 30
 LEAST_SHARE = 4 << 20  # Minimum nominal bytes of a segment of each of several partitions.
 GROUP_BYTES = 64 << 20  # Nominal bytes of a row group of an episode with a separate segment.
-MOST_WAITING = 2  # Maximum number of segments in the queue; `submit` blocks beyond it to limit memory.
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,24 +182,27 @@ def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 class WriteQueue:
-    """Writes and commits segments in order, in one thread; a failure stops all later writes."""
+    """Writes and commits segments in order, in one thread; a failure stops all later writes.
+
+    At most one segment waits in memory while it is written and the next ones fill.
+    """
 
     def __init__(self, write: Callable[[SegmentJob], Written]) -> None:
         self.failure: BaseException | None = None
         self._write = write
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="rollout-writer")
-        self._pending: deque[Future[Written]] = deque()
+        self._last: Future[Written] | None = None
 
     def submit(self, job: SegmentJob) -> Future[Written]:
-        """Queue a segment; blocks while the queue is full, and raises the error of an earlier failed write."""
-        self.wait(MOST_WAITING - 1)
-        self._pending.append(self._executor.submit(self._run, job))
-        return self._pending[-1]
+        """Write a segment after the last one, which this waits for; raise the error of a failed write."""
+        self.wait()
+        self._last = self._executor.submit(self._run, job)
+        return self._last
 
-    def wait(self, most: int = 0) -> None:
-        """Wait until at most `most` writes are left; raise the error of a failed write."""
-        while len(self._pending) > most:
-            wait([self._pending.popleft()])
+    def wait(self) -> None:
+        """Wait for the last write; raise the error of a failed write."""
+        if self._last is not None:
+            wait([self._last])
         self.check()
 
     def check(self) -> None:
