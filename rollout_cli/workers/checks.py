@@ -274,6 +274,8 @@ def episode_place(worker: int, number: int, seed: int, step: int) -> str:
 def rows_place(worker: int, numbers: tuple[int, ...], n_rows: int) -> str:
     """Return the part of a message that names a call for all rows, with the running episodes' numbers."""
     episodes = f"episodes {min(numbers)} to {max(numbers)}" if numbers else "no episode"
+    if len(numbers) == 1:
+        episodes = f"episode {numbers[0]}"
     return f"worker {worker}, {episodes} of {n_rows} rows"
 
 

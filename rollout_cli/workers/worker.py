@@ -68,6 +68,7 @@ class Engine(Protocol):
     one_at_a_time: bool  # True if one episode runs at a time.
     row_bytes: int  # Bytes of a step, without its infos and strings.
     scope: Literal["any", "n_envs"]  # `n_envs` if an episode depends on the number of rows.
+    where: str  # The user's function that is called, which `fail` names.
 
     @property
     def finished_rows(self) -> int:

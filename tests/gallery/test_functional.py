@@ -204,6 +204,29 @@ def test_episodes_span_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(range(30)) == chunk.numbers.tolist()
 
 
+def test_an_endless_episode_leaves_the_finished_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rings have room for the next block of steps, although the last block raised."""
+    monkeypatch.setattr(engines, "_MOST_STEPS", 8)
+    monkeypatch.setattr("rollout_cli.workers.native.buffer._MOST_STEPS", 16)
+
+    class Endless(Chain):
+        def reset(self, key: Any) -> Any:
+            _, (position, length) = super().reset(key)
+            state = position, jnp.where(length == 9, 1_000, length)
+            return self.observe(state), state
+
+    worker = make(Endless(), n_envs=16, step_guard=12)
+    worker.assign([range(24)])
+    with raises(EnvError, "episode-endless") as caught:
+        while True:
+            worker.advance(-1.0)
+    failed = set(caught.value.episodes)
+    chunk = run(worker, [range(1_002, 1_004)], steps=9)
+    check_chain(chunk)
+    assert chunk.n_episodes > 10
+    assert not failed & set(chunk.numbers.tolist())
+
+
 def test_rows_rest_for_a_block_at_most() -> None:
     """More episodes end in the first block than it has numbers for; the next step gives them the next ones."""
     worker = make(n_envs=16)
@@ -476,6 +499,8 @@ class _Wrong(Chain):
 
     def step(self, key: Any, state: Any, action: Any) -> Any:
         observation, state, reward, terminated, truncated, info = super().step(key, state, action)
+        if self.fault == "step raises":
+            raise ValueError("no floor")
         if self.fault == "flag":
             terminated = terminated.astype(jnp.float32)
         if self.fault == "reward":
@@ -495,7 +520,8 @@ class _Wrong(Chain):
 
 FAULTS = {
     "shape": ("batch-shape", "'place'", "float32(3,)", "float32(2,)"),
-    "raises": ("env-raised", "ValueError: no map"),
+    "raises": ("env-raised", "env.reset", "ValueError: no map"),
+    "step raises": ("env-raised", "env.step", "ValueError: no floor"),
     "flag": ("step-value", "terminated is float32()"),
     "reward": ("step-value", "reward is float32(1,)"),
     "info": ("info-type", "'list'"),
@@ -517,9 +543,21 @@ def test_faults_are_named_before_anything_runs(fault: str) -> None:
     worker.assign([range(3)])
     with raises(EnvError, code, *words):
         worker.advance(-1.0)
-    if fault != "raises":
+    if "raises" not in fault:
         with raises(EnvError, "env-functional", *words):
             check_functional_env(env)
+
+
+@pytest.mark.parametrize("policy", [HostParity(), single_parity])
+@pytest.mark.parametrize("fault", ["raises", "step raises"])
+def test_the_function_that_raises_is_named_for_a_policy_of_the_host(policy: Any, fault: str) -> None:
+    env = _Wrong()
+    env.fault = fault
+    worker = make(env, policy)
+    worker.assign([range(3)])
+    code, *words = FAULTS[fault]
+    with raises(EnvError, code, *words):
+        worker.prepare()
 
 
 def test_the_check_for_users() -> None:

@@ -29,6 +29,7 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
 
     Attributes:
         functional: The argument `env`, which the record in info.json describes.
+        is_compiled: Whether `compile_step` was called.
     """
 
     def __init__(self, env: FunctionalEnv, num_envs: int) -> None:
@@ -51,23 +52,23 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
 
         self._reset = compiled(partial(restarted, env))
         self._step = compiled(step)
-        self._is_prepared = False
+        self.is_compiled = False
 
     @property
     def state(self) -> Any:
         """The states of all rows."""
         return self._rows.state
 
-    def prepare(self) -> bool:
-        """Compile reset and step, without running them; return False if that was done before."""
-        if self._is_prepared:
-            return False
-        rows = no_rows(self.functional, self.num_envs)
+    def compile_reset(self) -> None:
+        """Compile the program of `reset`, without running it."""
         mask = np.zeros(self.num_envs, bool)
-        self._reset.lower(rows, mask, mask.astype(np.uint32)).compile()
-        self._step.lower(rows, create_empty_array(self.single_action_space, self.num_envs)).compile()
-        self._is_prepared = True
-        return True
+        self._reset.lower(no_rows(self.functional, self.num_envs), mask, mask.astype(np.uint32)).compile()
+
+    def compile_step(self) -> None:
+        """Compile the program of `step`, without running it."""
+        actions = create_empty_array(self.single_action_space, self.num_envs)
+        self._step.lower(no_rows(self.functional, self.num_envs), actions).compile()
+        self.is_compiled = True
 
     def reset(
         self, *, seed: Sequence[int] | int | None = None, options: dict[str, Any] | None = None

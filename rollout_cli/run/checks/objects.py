@@ -137,7 +137,8 @@ class InspectingWorker(DefaultWorker):
         else:
             from rollout_cli.envs.functional.vector import FunctionalGymEnv  # noqa: PLC0415 - it loads JAX
 
-            self.env.prepare()  # The checks time steps.
+            self.env.compile_reset()
+            self.env.compile_step()  # The checks time steps.
             self.recorded_env = RecordedEnv(FunctionalGymEnv(self.env))
             looks = ON_JAX
         findings = {name: _found(look, self) for name, look in looks.items()} if self._looks else {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rollout_cli.envs.functional.vector import FunctionalGymEnv, FunctionalVectorEnv
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.policies.functional import FunctionalPolicy
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomPolicy
+from rollout_cli.workers.checks import RESET, STEP
 from rollout_cli.workers.functional.engine import FunctionalEngine
 from rollout_cli.workers.functional.program import JaxAct, random_act
 from rollout_cli.workers.native.engine import NativeEngine
@@ -25,12 +27,25 @@ def functional_engine(
     if setting.policy.row_by_row:
         single = FunctionalVectorEnv(rows.functional, 1)
         envs = [FunctionalGymEnv(single) for _ in range(n_rows)]
-        return SequentialRows(setting, envs, None), single.prepare
+        sequential = SequentialRows(setting, envs, None)
+        return sequential, partial(_compile, sequential, single)
     act = _jax_function(setting.policy, SpaceRows(setting.worker.env_spec.action_space))
     if act is None:
-        return NativeEngine(setting, NativeRows(rows, n_rows, seed)), rows.prepare
+        native = NativeEngine(setting, NativeRows(rows, n_rows, seed))
+        return native, partial(_compile, native, rows)
     engine = FunctionalEngine(setting, rows.functional, act, n_rows)
     return engine, engine.prepare
+
+
+def _compile(engine: Engine, rows: FunctionalVectorEnv) -> bool:
+    """Compile reset and step of the rows; return False if that was done before."""
+    if rows.is_compiled:
+        return False
+    engine.where = RESET
+    rows.compile_reset()
+    engine.where = STEP
+    rows.compile_step()
+    return True
 
 
 def _jax_function(policy: AdaptedPolicy, actions: SpaceRows) -> JaxAct | None:

@@ -107,7 +107,7 @@ class FunctionalEngine(RingEngine):
         running.start[rows] = running.unsaved[rows] = self._buffer.step
         self._worker.crash_box.note(running.number[: self._n_rows])
         self.prepare()
-        self._where = RESET
+        self.where = RESET
         running.started_at[rows] = _clock()
         mask = np.zeros(self._width, bool)
         mask[rows] = True
@@ -139,9 +139,9 @@ class FunctionalEngine(RingEngine):
         numbers = np.array(self._queue.next_numbers(n_seeds), np.int64)
         seeds[: len(numbers)] = env_seeds(self._root, numbers)
         is_running = self._running.number != NO_NUMBER
-        self._where = self._acting
+        self.where = self._acting
         params = self._policy.get_param_values()
-        self._where = STEP
+        self.where = STEP
         rows, block = self._program.run(params, self._rows, is_running, seeds, np.int32(len(numbers)))
         block = jax.tree.map(np.asarray, block)
         self._rows = rows
@@ -221,18 +221,18 @@ class FunctionalEngine(RingEngine):
         Returns:
             True if it compiled.
         """
-        self._where = self._acting
+        self.where = self._acting
         params = self._policy.get_param_values()
         types = [jax.tree.map(_type_of, params)]
         if self._params_types == types:
             return False
-        self._where = RESET
+        self.where = RESET
         row = reset_types(self._program, self._observations)
-        self._where = self._acting
+        self.where = self._acting
         check_action(self._program, self._actions, params, row)
-        self._where = STEP
+        self.where = STEP
         check_step(self._program, params, row)
-        self._where = RESET
+        self.where = RESET
         rows = no_rows(self._env, self._width)
         mask = np.zeros(self._width, bool)
         seeds = np.zeros(self._n_steps * self._width, np.uint32)
@@ -244,7 +244,7 @@ class FunctionalEngine(RingEngine):
     def _invalid_action(self, block: Block, step: int) -> BadValueError:
         """Return the error for the first row that has an invalid action in a step of the block."""
         row = int(np.flatnonzero(~block.is_valid[step])[0])
-        self._where = self._acting
+        self.where = self._acting
         self._running.start[row] += self._n_steps - step  # `fail` counts up to the end of the block.
         for leaf, values in zip(self._actions.leaves, self._actions.columns(block.steps.action), strict=True):
             value = values[step, row]

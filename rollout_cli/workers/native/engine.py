@@ -100,17 +100,17 @@ class NativeEngine(RingEngine):
         runs = numbers != NO_NUMBER
         started_rows = rows[runs]
         if len(started_rows):
-            self._where = "policy.seed"
+            self.where = "policy.seed"
             if are_all:
                 self._policy.seed_all(numbers)
             elif not self._rows.resets_itself:  # Under autoreset the policy is seeded once.
                 self._policy.seed(started_rows, numbers[runs])
-        self._where = RESET
+        self.where = RESET
         if infos is None:
             infos = self._reset(rows)
         running.info[rows] = infos_of_rows(infos, rows.tolist(), self._n_rows)
         if len(started_rows):
-            self._where = "policy.reset"
+            self.where = "policy.reset"
             self._policy.reset(started_rows if self._is_started else rows)
         if not self._is_started:
             self._is_started = True
@@ -122,7 +122,7 @@ class NativeEngine(RingEngine):
         # Copies: the environment may overwrite its arrays, as gymnasium's do with copy=False.
         old_leaves = self._leaves if self._rows.keeps_mask else list(map(np.copy, self._leaves))
         result, self._running.seed[rows] = self._rows.reset(rows, numbers, is_first=not self._is_started)
-        self._where = RESET_RESULT
+        self.where = RESET_RESULT
         observations, infos = result
         self._keep_observations(observations)
         self._rows.check_left_alone(rows, old_leaves, self._leaves)
@@ -149,7 +149,7 @@ class NativeEngine(RingEngine):
         buffer = self._buffer
         n_rows = self._n_rows
         buffer.begin_step(self._leaves)
-        self._where = self._acting
+        self.where = self._acting
         # Rebuild the tree from the checked leaves: gymnasium batches strings as tuples.
         observations = self._spaces.tree(self._leaves)
         if self._policy.observes_rewards:
@@ -158,9 +158,9 @@ class NativeEngine(RingEngine):
         action, actions, infos = self._policy.act(observations, self._running.number)
         buffer.put_actions(actions)
         buffer.put_infos("agent", infos)
-        self._where = STEP
+        self.where = STEP
         result = self._rows.env.step(action)
-        self._where = STEP_RESULT
+        self.where = STEP_RESULT
         observations, rewards, terminated, truncated, infos = result
         self._rewards = reward_batch(rewards, n_rows)
         buffer.put_rewards(self._rewards)

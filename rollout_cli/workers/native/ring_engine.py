@@ -38,7 +38,7 @@ class RingEngine:
         self._buffer = buffer
         self.row_bytes = buffer.row_bytes
         self._running = Episodes.none(width)
-        self._where = RESET
+        self.where = RESET
 
     def fail(self, error: BaseException) -> None:
         """Forget the running episodes, and raise the error that names the user's code and the episode."""
@@ -52,7 +52,7 @@ class RingEngine:
             n_steps = self._buffer.step - int(running.start[error.row])
             place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
         self.forget(NO_NUMBER)
-        blame(self._where, error, place, numbers)
+        blame(self.where, error, place, numbers)
 
     @property
     def finished_rows(self) -> int:

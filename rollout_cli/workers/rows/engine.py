@@ -185,7 +185,7 @@ class PythonRows:
         # of that row's environment.
         self._seeder = setting.seeders[0 if self.one_at_a_time else len(envs)]
         self._row: Row | None = None  # The row whose user code runs, or None during a call for all rows;
-        self._where = self._acting  # then this is the call.
+        self.where = self._acting  # then this is the call.
         self._watch(self._rows)
 
     def _watch(self, rows: Sequence[Row]) -> None:
@@ -312,7 +312,7 @@ class PythonRows:
 
     def fail(self, error: BaseException) -> None:
         failed = self._row
-        where = self._where if failed is None else failed.where
+        where = self.where if failed is None else failed.where
         numbers: tuple[int, ...] = ()
         if failed is None:
             numbers = self.running_numbers

@@ -64,7 +64,7 @@ class LockstepRows(PythonRows):
     def _step(self) -> None:
         """Step every row; observations are recorded before the policy call, actions before `env.step`."""
         self._row = None
-        self._where = self._acting
+        self.where = self._acting
         observations = self._last_observations()
         if self._policy.observe_rewards is not None:
             self._policy.observe_rewards(*self._last_rewards())
@@ -147,7 +147,7 @@ class LockstepRows(PythonRows):
         if not rows:
             return
         self._row = None
-        self._where = "policy.seed"
+        self.where = "policy.seed"
         self._seed(rows)
         for row in rows:
             self._row = row
@@ -155,12 +155,12 @@ class LockstepRows(PythonRows):
             row.recorder.clear()
             self._reset(row, row.number)
         self._row = None
-        self._where = "policy.reset"
+        self.where = "policy.reset"
         if self._policy.resets:
             reset_rows = rows if self._is_started else self._rows
             self._policy.reset(row_mask([row.index for row in reset_rows], len(self._rows)))
         if self._policy.observe_task is not None:
-            self._where = "policy.observe_task"
+            self.where = "policy.observe_task"
             for row in rows:
                 self._policy.observe_task(row.index, row.task)
         if unwatched := [row for row in rows if not row.is_watched]:
