@@ -6,13 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from rollout_cli.envs.functional.protocol import FunctionalEnv, is_functional
+from rollout_cli.envs.functional.protocol import (
+    FunctionalEnv,
+    check_attributes,
+    is_functional,
+    missing_attributes,
+)
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import EnvError
 from rollout_cli.policies.policy import named
 from rollout_cli.sources.loading import needing
 
-_ATTRIBUTES = ("observation_space", "action_space", "max_episode_steps", "reset", "step")
+OUTSIDE = "env-outside-space"
+"""The code of the error for an observation outside its space, which runs record with a warning."""
 
 
 def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 100) -> None:
@@ -29,6 +35,7 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
 
     Raises:
         EnvError: The first fault that was found.
+        EnvLoadError: A space or the limit is invalid.
         UsageError: JAX is not installed.
 
     Example:
@@ -36,15 +43,13 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
         >>> check_functional_env(MyEnv())  # doctest: +SKIP
     """
     if not is_functional(env):
-        missing = [name for name in _ATTRIBUTES if not hasattr(env, name)]
+        missing = missing_attributes(env)
         lacks = f" (it lacks {', '.join(missing)})" if missing else ""
         raise _fault(
             f"expected a FunctionalEnv, got {named(env)}{lacks}",
             "pass an object of your class, not of gymnasium's",
         )
-    limit: Any = env.max_episode_steps
-    if not (limit is None or (isinstance(limit, int) and limit > 0)):
-        raise _fault(f"max_episode_steps is {limit!r}, expected a positive int or None", "set the attribute")
+    limit = check_attributes(env)
     with needing("jax"):
         from rollout_cli.workers.functional.program import Program, random_act  # noqa: PLC0415 - it loads JAX
         from rollout_cli.workers.functional.types import check_step, reset_types  # noqa: PLC0415
@@ -78,6 +83,7 @@ def check_functional_env(env: FunctionalEnv, *, seed: int = 0, n_steps: int = 10
             raise _fault(
                 f"an observation has {values[~is_inside][0]} at {leaf.name!r}, outside {leaf.space}",
                 "correct the space or the observation",
+                code=OUTSIDE,
             )
 
 
@@ -95,5 +101,5 @@ def _recorded(env: FunctionalEnv, program: Any, rows_of: SpaceRows, seed: int, n
     return [*observations, *jax.tree.leaves((block.steps, block.is_over))]
 
 
-def _fault(message: str, hint: str) -> EnvError:
-    return EnvError(message, code="env-functional", hint=hint)
+def _fault(message: str, hint: str, code: str = "env-functional") -> EnvError:
+    return EnvError(message, code=code, hint=hint)

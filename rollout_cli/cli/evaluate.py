@@ -47,7 +47,9 @@ NormalizeFlag = Annotated[
 ]
 OutputFlag = Annotated[
     Path | None,
-    shown("--output", "-o", metavar="DIR", help="Keep the episodes: one dataset a policy.", parser=folder_of),
+    shown(
+        "--output", "-o", metavar="DIR", help="Keep the episodes: one dataset per policy.", parser=folder_of
+    ),
 ]
 PlotFlag = Annotated[
     Path | None,

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
+from rollout_cli.envs.functional.protocol import missing_attributes
 from rollout_cli.errors import EnvLoadError, RolloutError, misspelt
 from rollout_cli.keywords import Keywords
 from rollout_cli.sources.loading import failure, is_interrupt, needing, reporting
@@ -151,6 +152,8 @@ def checked_env(built: Any, name: str) -> Env:
         return built
     refuse_agents(built, name)
     hint = "pass a single environment, its class, a factory or an EnvSpec"
+    if hasattr(built, "reset") and hasattr(built, "step"):
+        hint = f"inherit from gymnasium.Env; a FunctionalEnv of JAX also has {', '.join(missing_attributes(built))}"
     if any(kind.__module__.partition(".")[0] == "gym" for kind in type(built).__mro__):
         hint = (
             "use a factory that returns shimmy.GymV21CompatibilityV0(env=…), "

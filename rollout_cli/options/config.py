@@ -151,8 +151,9 @@ class CollectConfig:
         excludes=(Rule("sampler", "ray", reason="workers on other machines cannot reach the process",
                        hint="start `rollout serve` on a machine that all can reach, and pass {policy=serve:ws://…}"),))
     env: types.Text | None = _code(
-        "Id, file, or module:attr. The id is one of gymnasium, the file a spec.json or a pickle. An rl_zoo3 run "
-        "folder given as --policy implies it.", short="-e", metavar="SPEC", shown=DEFAULT_ENV)
+        "Id, file, or module:attr. An id is of gymnasium, or of a JAX family such as gymnax:CartPole-v1; a file is a "
+        "spec.json or a pickle. An rl_zoo3 run folder given as --policy implies it.",
+        short="-e", metavar="SPEC", shown=DEFAULT_ENV)
     env_kwargs: types.Keywords = _code(
         "Keyword argument for the environment; repeatable. Values are TOML literals or strings.",
         dict, metavar="KEY=VALUE", decides_data=True)

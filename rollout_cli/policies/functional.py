@@ -45,5 +45,5 @@ class FunctionalPolicy(AdaptedPolicy):
             f"{name_of(self.wrapped)} has jax_act, which acts only inside the program of a JAX environment",
             code="policy-jax",
             hint="use a JAX environment such as gymnax:CartPole-v1, "
-            "and omit {epsilon}, {action_noise} and mixtures",
+            "and omit {epsilon}, {action_noise}, {policy_process}, policy servers and mixtures",
         )

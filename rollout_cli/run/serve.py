@@ -14,6 +14,7 @@ from rollout_cli.keywords import Record
 from rollout_cli.options.config import CollectConfig
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.policy import PolicySource
+from rollout_cli.policies.random import RandomSource
 from rollout_cli.policies.schemes.serve import ServedSource
 from rollout_cli.redact import without_secrets
 from rollout_cli.run.request import pin_rules
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 @contextmanager
 def policy_process(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Iterator[PolicySource]:
     """Yield the policy of a run; with the option `policy_process`, it is loaded in another process."""
-    if not config.policy_process:
+    # A random policy has nothing to load, and acts inside the program of a JAX environment.
+    if not config.policy_process or isinstance(policy, RandomSource):
         yield policy
         return
     from rollout_cli.policies.serving.process import Address, PolicyProcess  # noqa: PLC0415 - imports asyncio

@@ -19,7 +19,7 @@ MEMORY_SECONDS = 0.5
 
 MAX_LEASE = 32768
 COMPILED_LEASE = 1 << 18
-"""Numbers in a lease of a JAX environment, some blocks of steps: no row should rest while numbers are left."""
+"""Maximum numbers in a lease of a JAX environment, some blocks of steps: no row should rest while numbers are left."""
 
 
 class LeaseSize(NamedTuple):
@@ -92,7 +92,7 @@ class Leases:
         """Record that the worker started to run episodes; a compiled program ends thousands of numbers at once."""
         self.paces[worker].since = now
         if compiles:
-            self._block = self._most = COMPILED_LEASE
+            self._most = COMPILED_LEASE
 
     def finished(self, worker: int, runs: Sequence[range], now: float) -> None:
         """Record that the worker's episodes in these rising ranges (of step 1) ended."""

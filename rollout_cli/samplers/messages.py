@@ -103,6 +103,11 @@ class Started(FromWorker):
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled(FromWorker):
+    """The program of a JAX environment is compiled; the time until then says nothing about the worker's pace."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reported(FromWorker):
     """The worker's first episode has ended; the report names the files read until then."""
 
@@ -139,7 +144,7 @@ class Failed(FromWorker):
         return cls(worker, generation, as_reported(error, worker), numbers)
 
 
-ToSampler = Started | Reported | Batch | Judged | Failed
+ToSampler = Started | Compiled | Reported | Batch | Judged | Failed
 
 
 def as_reported(error: Exception, worker: int) -> RolloutError:

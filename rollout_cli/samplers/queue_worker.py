@@ -8,13 +8,13 @@ import pickle
 import queue
 from typing import Any
 
-import numpy as np
 import setproctitle
 
 from rollout_cli.envs.source import as_env_source
 from rollout_cli.envs.updates import EnvUpdate
 from rollout_cli.errors import InternalError
 from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.policy_holder import is_parameters
 from rollout_cli.workers.worker import Worker
 
 
@@ -93,7 +93,7 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
 def _update(worker: Worker, agent: Any, env: Any) -> None:
     if isinstance(agent, bytes):
         agent = pickle.loads(agent)  # noqa: S301  Pickled by the sampler.
-    if not isinstance(agent, dict | tuple | np.ndarray | None):
+    if agent is not None and not is_parameters(agent):
         worker.forget_agent()  # The old policy need not fit the new environment.
     if not isinstance(env, EnvUpdate | None):
         env = as_env_source(env)

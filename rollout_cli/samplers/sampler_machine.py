@@ -21,6 +21,7 @@ from rollout_cli.samplers.leases import Leases, LeaseSize, Pace
 from rollout_cli.samplers.messages import (
     FLUSH_ROWS,
     Batch,
+    Compiled,
     Continue,
     Failed,
     Judged,
@@ -176,23 +177,23 @@ class SamplerMachine:
         After a failure finished episodes are still accepted, but no worker is restarted.
         """
         self.story.append(_entry(event))  # First, because handling the event may raise.
+        if isinstance(event, Started | Reported) and event.generation == self.generation:
+            self._facts.add(event)
         return self._noted(self._handle(event, now))
 
     def _handle(self, event: Event, now: float) -> list[Instruction]:
         match event:
-            case Started() | Reported() if event.generation == self.generation:
-                self._facts.add(event)
-        match event:
             case Warn():
                 return [event]
-            case Batch(_, generation) if generation == self.generation:
-                return self._batch(event, now)
-            case Judged(_, generation) if generation == self.generation:
-                return self._judged(event, now)
+            case Batch() | Judged() if event.generation == self.generation:
+                return self._batch(event, now) if isinstance(event, Batch) else self._judged(event, now)
             case Started(worker, generation) if generation == self.generation and not self._has_failed:
                 self._leases.started(worker, now, compiles=event.report.compiles)
                 self._supervisor.started(worker)
                 self._ready.add(worker)
+            case Compiled(worker, generation) if generation == self.generation:
+                self._leases.started(worker, now)
+                return self._lease(worker)
             case Failed(worker, generation, error, numbers) if not self._has_failed:
                 # After a failure in an older call the worker has ignored this call's `Start`: rebuild it. A
                 # complete plan needs no decision either: its remaining episodes are not needed.

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import cloudpickle
-import numpy as np
 
 from rollout_cli.envs.source import as_env_source
 from rollout_cli.envs.updates import EnvUpdate
@@ -16,6 +15,7 @@ from rollout_cli.policies.source import policy_source
 from rollout_cli.samplers.messages import Update
 from rollout_cli.sources.loading import reporting
 from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.policy_holder import is_parameters
 
 
 class UpdateLog:
@@ -90,9 +90,7 @@ class UpdateLog:
 
 
 def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
-    are_policies = [
-        agent is not None and not isinstance(agent, dict | tuple | np.ndarray) for agent in agents
-    ]
+    are_policies = [agent is not None and not is_parameters(agent) for agent in agents]
     pickled_agents = _pickled(agents, "policy", PolicyLoadError)
     pickled_envs = _pickled(envs, "environment", EnvLoadError)
     return list(map(Update, pickled_agents, pickled_envs, are_policies))

@@ -16,6 +16,7 @@ from rollout_cli.samplers.keep import Judge
 from rollout_cli.samplers.messages import (
     FLUSH_ROWS,
     Batch,
+    Compiled,
     Continue,
     Exit,
     Failed,
@@ -85,6 +86,7 @@ class WorkerLoop:
         self._watch: FileWatch | None = None
         self._generation = 0
         self._failed = False
+        self._must_compile = False
         self._flush_at = 0.0
         self._due_rows = FLUSH_ROWS
         self._kept_back = (0, 0)  # Rows and bytes that the last look could not send: a lower number runs.
@@ -181,7 +183,9 @@ class WorkerLoop:
             worker.update_agent(_unpickled(update.agent, "policy", PolicyLoadError))
         if self._owns_process:
             self._factory.after_updates()
-        self._messages.append(Started(self._number, self._generation, worker.env_spec, self._report(worker)))
+        report = self._report(worker)
+        self._must_compile = report.compiles
+        self._messages.append(Started(self._number, self._generation, worker.env_spec, report))
         worker.assign(start.lease)
 
     def _build(self) -> Worker:
@@ -202,8 +206,11 @@ class WorkerLoop:
 
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
-            if worker.prepare():
-                return  # The sampler may have leased more numbers meanwhile, which the first block needs.
+            if self._must_compile:
+                self._must_compile = False
+                worker.prepare()
+                self._messages.append(Compiled(self._number, self._generation))
+                return  # The answer leases more numbers, which the first block needs.
             self._crash_box.begin_turn()
             worker.advance(_clock() + self._turn_seconds, max(self._kept_back[0] + 1, self._due_rows))
         if self._is_due(worker):

@@ -40,7 +40,7 @@ class DefaultWorker(Worker):
 
     _env_updates: Sequence[Any] = ()  # The last updates; with `fresh_env` they build each environment.
     functional: FunctionalEnv | None = None  # The JAX environment of all rows.
-    _compile: Callable[[], bool]  # Compiles its program, unless that is done.
+    _compile: Callable[[], None]  # Compiles its program, unless that is done.
 
     def update_env(self, env_update: Any) -> None:
         if env_update is None:
@@ -103,6 +103,7 @@ class DefaultWorker(Worker):
         """Use a JAX environment for all rows, and close the old environments."""
         from rollout_cli.envs.functional.vector import FunctionalVectorEnv, use_device  # noqa: PLC0415 - it loads JAX
 
+        vector = FunctionalVectorEnv(env, self._n_envs)
         rules = self.rules
         overridden = [name for name in OVERRIDABLE if getattr(type(self), name) is not getattr(Worker, name)]
         for option, value in (
@@ -121,15 +122,13 @@ class DefaultWorker(Worker):
         for old in old_envs:
             close_env(old)
         self.functional = env
-        vector = FunctionalVectorEnv(env, self._n_envs)
         self._envs = [vector]
         self._use_spec(env_spec_of(vector, self._limit))
 
-    def prepare(self) -> bool:
-        if self.functional is None:
-            return False
-        with reporting_failures(self._ready()):
-            return self._compile()
+    def prepare(self) -> None:
+        if self.functional is not None:
+            with reporting_failures(self._ready()):
+                self._compile()
 
     def report(self) -> WorkerReport:
         return replace(super().report(), compiles=self.functional is not None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rollout_cli.episodes.batch import EnvSpec
@@ -18,6 +17,11 @@ from rollout_cli.policies.policy import AdaptedPolicy, is_policy_source
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
 from rollout_cli.sources.loading import loaded_modules, name_of, reporting
 from rollout_cli.workers.values import WorkerReport
+
+
+def is_parameters(update: Any) -> bool:
+    """Return True if an update holds parameters: a mapping, a tuple, or an array of any library."""
+    return isinstance(update, Mapping | tuple) or hasattr(update, "__array__")
 
 
 class PolicyHolder:
@@ -52,7 +56,7 @@ class PolicyHolder:
 
     def update(self, agent_update: Any) -> None:
         """Use a new policy, or set parameters (dict, tuple or array); PolicyError if setting them fails."""
-        if not isinstance(agent_update, dict | tuple | np.ndarray):
+        if not is_parameters(agent_update):
             self._original = agent_update
             self.policy = None
             return

@@ -345,9 +345,8 @@ class Worker(InContext, abc.ABC):
         self._next_number = max([self._next_number, *(lease[-1] + 1 for lease in ranges)])
         self._queue.add(chain.from_iterable(ranges), self.number_stride)
 
-    def prepare(self) -> bool:
-        """Compile the program of a JAX environment, unless it is compiled; return True if it took a while."""
-        return False
+    def prepare(self) -> None:
+        """Compile the program of a JAX environment, unless it is compiled."""
 
     def advance(self, deadline: float, enough: float = math.inf) -> None:
         """Run at least a step, until `time.perf_counter()` passes `deadline`, `enough` rows are finished, or all end.

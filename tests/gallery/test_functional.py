@@ -314,13 +314,67 @@ def test_parameters_of_other_types_are_checked() -> None:
             return params["action"]
 
     worker = make(policy=Following())
-    assert worker.prepare()
-    assert not worker.prepare()
     assert {1} == set(run(worker, range(9)).actions[0].tolist())
     worker.update_agent({"action": np.float32(0.7)})
     worker.assign([range(9)])
     with raises(PolicyError, "batch-shape", "float32()", "int64()"):
         worker.advance(-1.0)
+
+
+def test_parameters_of_a_class_of_the_user_compile_once() -> None:
+    """Its objects are never equal, and it converts its arrays; the types of the arrays decide."""
+
+    @jax.tree_util.register_pytree_node_class
+    class Weights:
+        def __init__(self, chance: Any) -> None:
+            self.chance = jnp.asarray(chance)
+
+        def tree_flatten(self) -> Any:
+            return (self.chance,), None
+
+        @classmethod
+        def tree_unflatten(cls, _: Any, leaves: Any) -> Any:
+            made = object.__new__(cls)
+            made.chance = leaves[0]
+            return made
+
+    class Weighted(Chooser):
+        traces = 0
+
+        def get_param_values(self) -> Any:
+            return Weights(self.params)
+
+        def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+            Weighted.traces += 1
+            return super().jax_act(key, observation, {"p": params.chance})
+
+    worker = make(policy=Weighted())
+    run(worker, range(5))
+    traces = Weighted.traces
+    for update, chance in enumerate((0.25, 0.75), start=1):
+        worker.update_agent({"p": np.float32(chance)})
+        run(worker, range(5 * update, 5 * update + 5))
+    assert traces == Weighted.traces
+
+
+def test_an_array_holds_parameters() -> None:
+    """Also one of JAX, as `get_param_values` returned it."""
+
+    class Flat(Chooser):
+        def get_param_values(self) -> Any:
+            return self.params
+
+        def set_param_values(self, params: Any) -> None:
+            self.params = params
+
+        def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+            return params[0].astype(jnp.int32)
+
+    with rollout_cli.LocalSampler(Flat(), Chain(), seed=0) as sampler:
+        batch = sampler.obtain_samples(0, 20, agent_update=jnp.array([1.0]))
+        assert {1} == set(batch.actions.tolist())
+        batch = sampler.obtain_samples(1, 20, agent_update=jnp.array([0.0]))
+        assert {0} == set(batch.actions.tolist())
 
 
 def test_infos_of_an_earlier_policy_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,8 +486,6 @@ def test_a_policy_of_the_host_runs_the_same_episodes(policy: Any, kind: type[Any
     """It acts between steps with the same keys, for all rows or for one."""
     for limit in (None, 4):
         worker = make(policy=policy, n_envs=5, limit=limit)
-        assert worker.prepare()
-        assert not worker.prepare()
         chunk = run(worker, range(40))
         assert isinstance(worker._engine, kind)
         assert_same_episodes(run(make(policy=Parity(), limit=limit), range(40)), chunk)
@@ -549,8 +601,8 @@ def test_faults_are_named_before_anything_runs(fault: str) -> None:
 
 
 @pytest.mark.parametrize("policy", [HostParity(), single_parity])
-@pytest.mark.parametrize("fault", ["raises", "step raises"])
-def test_the_function_that_raises_is_named_for_a_policy_of_the_host(policy: Any, fault: str) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_named_for_a_policy_of_the_host(policy: Any, fault: str) -> None:
     env = _Wrong()
     env.fault = fault
     worker = make(env, policy)
@@ -580,7 +632,7 @@ def test_the_check_for_users() -> None:
             {**Chain.observation_space, "place": spaces.Box(0, 3, (2,), np.float32)}
         )
 
-    with raises(EnvError, "env-functional", "'place'", "outside"):
+    with raises(EnvError, "env-outside-space", "'place'", "outside"):
         check_functional_env(Narrow())
 
     class Leaving(Chain):
@@ -589,7 +641,7 @@ def test_the_check_for_users() -> None:
             observation["place"] += jnp.where(terminated, 20_000, 0)
             return observation, state, reward, terminated, *rest
 
-    with raises(EnvError, "env-functional", "'place'", "outside"):
+    with raises(EnvError, "env-outside-space", "'place'", "outside"):
         check_functional_env(Leaving())
     wrong: Any = gymnasium.make("CartPole-v1")
     with raises(EnvError, "env-functional", "got a TimeLimit", "max_episode_steps"):
@@ -627,6 +679,82 @@ def test_what_has_no_meaning_is_refused() -> None:
     )
     with raises(RolloutError, "jax-option", "TimeAwareObservation"):
         rollout_cli.collect(config)
+
+
+@pytest.mark.parametrize("policy", [None, HostParity()])
+def test_time_limits(policy: Any) -> None:
+    """A positive integer of any library is a limit, for policies in the program and on the host."""
+    for limit in (np.int64(4), jnp.int32(4)):
+        env = Chain()
+        env.max_episode_steps = limit  # type: ignore[assignment]
+        check_functional_env(env)
+        chunk = run(make(env, policy), range(30))
+        assert 4 == chunk.lengths.max()
+        assert chunk.truncated[chunk.lengths == 4].all()
+    for limit in (0, -1, 1000.0, "9"):
+        env = Chain()
+        env.max_episode_steps = limit  # type: ignore[assignment]
+        for check in (check_functional_env, make):
+            with raises(EnvLoadError, "env-attribute", "max_episode_steps", repr(limit)):
+                check(env)
+
+
+def test_spaces_of_another_library_are_refused() -> None:
+    env = Chain()
+    env.action_space = gymnax.make("CartPole-v1")[0].action_space()
+    with raises(EnvLoadError, "env-attribute", "action_space of Chain is a Discrete"):
+        make(env)
+    env.action_space = spaces.Text(3)
+    with raises(EnvLoadError, "space-unsupported", "Text"):
+        make(env, HostParity()).start_episode()
+
+
+def test_a_wrapper_may_delegate() -> None:
+    """By `__getattr__`, as the wrappers of JAX environments do; what an object lacks is named."""
+
+    class Wrapper:
+        def __init__(self, env: Any) -> None:
+            self._env = env
+
+        def __getattr__(self, name: str) -> Any:
+            if name in {"_env", "max_episode_steps"}:
+                raise AttributeError(name)
+            return getattr(self._env, name)
+
+    class Whole(Wrapper):
+        max_episode_steps = None
+
+    wrapped: Any = Whole(Chain())
+    check_functional_env(wrapped)
+    check_chain(run(make(wrapped), range(9)))
+    with raises(EnvLoadError, "env-not-gymnasium") as caught:
+        make(lambda: Wrapper(Chain()))
+    assert caught.value.hint.endswith("a FunctionalEnv of JAX also has max_episode_steps")
+
+
+def test_a_policy_may_change_its_observation() -> None:
+    def changing(observation: Any) -> int:
+        parity = int(observation["parity"])
+        observation["place"] += 1
+        return parity
+
+    expected = run(make(policy=single_parity), range(9))
+    assert_same_episodes(expected, run(make(policy=changing), range(9)))
+
+
+def test_actions_of_many_bits() -> None:
+    """Bounds beyond those of int32 hold every action of int32."""
+
+    class Wide(Chain):
+        action_space = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (), np.int64)
+
+    class Fixed:
+        def jax_act(self, key: Any, observation: Any, params: Any) -> Any:
+            return jnp.int32(-7)
+
+    for rule in ("error", "clip"):
+        chunk = run(make(Wide(), Fixed(), invalid_action=rule), range(9))
+        assert {-7} == set(chunk.actions[0].tolist())
 
 
 def test_environments_of_all_rows_are_closed() -> None:

@@ -181,6 +181,12 @@ def test_check() -> None:
     called(
         "check", "--env", "worlds:Walk", "--policy", "worlds:Inside", "--timesteps", "300", "--seconds", "90"
     )
+    # Its observation has the last reward, which may be below the bounds.
+    ran = called(
+        "check", "--env", "gymnax:GaussianBandit-misc", "--timesteps", "300", "--seconds", "90", "--json"
+    )
+    warnings = [one["what"] for one in json.loads(ran.stdout)["checks"] if one["status"] == "warn"]
+    assert any("outside Box" in warning for warning in warnings)
 
 
 @SLOW
@@ -289,6 +295,18 @@ def test_time_limits_leave_out_the_compiler() -> None:
         assert "killed" not in ran.stderr
         ran = rollout(*words, *chosen, "--env", "worlds:Hanging", code=4)
         assert "a step took longer than 1 s" in ran.stderr
+    ran = rollout(*words, "--sampler", "ray", "--env", "worlds:Compiling", "--env-kwargs", "seconds=3")
+    assert "killed" not in ran.stderr
+
+
+def test_a_random_policy_needs_no_process() -> None:
+    """With `--policy-process` it acts inside the program, too."""
+    words = ("collect", *CARTPOLE, *COMMON, "--episodes", "20", "--output")
+    rollout(*words, "direct")
+    rollout(*words, "served", "--policy-process")
+    assert_same_data(Path("direct"), Path("served"))
+    ran = walk("--policy", "worlds:Inside", "--policy-process", code=4)
+    assert "--policy-process" in ran.stderr
 
 
 def test_device() -> None:
@@ -522,14 +540,18 @@ def test_a_module_of_torch() -> None:
 
 @SLOW
 def test_the_example_learns(folder: Path) -> None:
-    """REINFORCE of docs/jax.md reaches a mean return of 400."""
+    """REINFORCE of docs/jax.md reaches a mean return of 400, and its checkpoint is a policy."""
     page = (ROOT / "docs/jax.md").read_text()
-    match = re.search(r"```python\n(# reinforce\.py\n.*?)```", page, re.DOTALL)
-    assert match
-    assert match[1].count("\n") <= 100
-    (folder / "reinforce.py").write_text(match[1])
+    for name in ("reinforce", "trained"):
+        match = re.search(rf"```python\n(# {name}\.py\n.*?)```", page, re.DOTALL)
+        assert match
+        assert match[1].count("\n") <= 100
+        (folder / f"{name}.py").write_text(match[1])
     trained = runpy.run_path("reinforce.py")["train"]()
     assert trained[0] < 100
+    words = ("--policy", "trained:load", "--policy-kwargs", "checkpoint=params.msgpack", "--deterministic")
+    called("collect", *CARTPOLE, *COMMON, *words, "--episodes", "20", "--output", "out")
+    assert np.mean([len(episode.rewards) for episode in rollout_cli.load("out")]) > 400
 
 
 def test_sample_config(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

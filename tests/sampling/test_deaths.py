@@ -31,7 +31,14 @@ from rollout_cli.errors import EnvError, InterruptedRunError, UserCodeError, Wor
 from rollout_cli.samplers.messages import Start, Started, Update
 from rollout_cli.samplers.pool import Died
 from rollout_cli.samplers.processes import pool
-from rollout_cli.samplers.processes.crash_box import CrashBox, how_it_ended, new_box, read_notes, read_story
+from rollout_cli.samplers.processes.crash_box import (
+    MOST_ROWS,
+    CrashBox,
+    how_it_ended,
+    new_box,
+    read_notes,
+    read_story,
+)
 from rollout_cli.samplers.processes.fork_server import RECORD, ForkServer, Server, Status
 from rollout_cli.samplers.processes.pool import ProcessPool
 from rollout_cli.samplers.supervision import Notes, Watch
@@ -374,7 +381,9 @@ def test_the_box_says_what_ran() -> None:
         assert Notes(2, busy=False, numbers=(40,)) == read_notes(file)
         box.note(np.array([5, -1, 7, 8]))
         assert (5, 7, 8) == read_notes(file).numbers
-        box.note(np.arange(70_000))
+        box.note(np.arange(MOST_ROWS))
+        assert read_notes(file).numbers == tuple(range(MOST_ROWS))
+        box.note(np.arange(MOST_ROWS + 1))
         assert read_notes(file).numbers is None
 
 

@@ -297,6 +297,21 @@ class TestLeases:
             leases.lease(0, buffer_is_full=False)
         assert 200 <= leases._counts[0] <= 420
 
+    def test_workers_that_compile(self) -> None:
+        """One gets all that a block may start; two get what their pace allows, so that their numbers interleave."""
+        for n_workers, least, most in ((1, 2**17, 2**20), (2, 0, 64)):
+            state = PlanState(Episodes(0, 10**6 if n_workers == 1 else NO_END), n_workers=n_workers)
+            leases = Leases(state, n_workers=n_workers, block=16)
+            leases.lease(0, buffer_is_full=False)
+            leases.started(0, 9.0, compiles=True)
+            leases.lease(0, buffer_is_full=False)
+            leases.started(0, 99.0)  # It has compiled.
+            assert least <= leases._counts[0] <= most
+            leases.finished(0, [range(16)], 99.1)
+            leases.lease(0, buffer_is_full=False)
+            assert 32 <= leases._counts[0]
+            assert leases._counts[0] <= most
+
     def test_the_last_leases_shrink(self) -> None:
         """Near the end a worker gets no more than half of its equal share of what is left."""
         leases = self.leases(Episodes(0, 40), seconds=10.0)

@@ -48,7 +48,8 @@ def history(updates: list[tuple[Any, Any]]) -> tuple[Update, ...]:
     ("agents", "expected"),
     [
         ([len], [len]),
-        ([{"w": 1}, (2,), np.float64(3)], [np.float64(3)]),
+        ([{"w": 1}, (2,), 3.0], [3.0]),
+        ([len, {"w": 1}, np.float64(3)], [len, np.float64(3)]),
         ([{"w": 1}, (2,)], [0.0, (2,)]),
         ([{"w": 1}, len, {"w": 2}], [len, {"w": 2}]),
     ],

@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from rollout_cli.envs.describe import AutoresetMode
-from rollout_cli.envs.functional.protocol import FunctionalEnv
+from rollout_cli.envs.functional.protocol import FunctionalEnv, check_attributes
 from rollout_cli.envs.functional.rows import compiled, next_row, no_rows, restarted
 from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import UsageError
@@ -36,14 +36,12 @@ class FunctionalVectorEnv(VectorEnv[Any, Any, Any]):
         self.functional = env
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
-        self.max_episode_steps = env.max_episode_steps
+        self.max_episode_steps = limit = check_attributes(env)
         self.single_observation_space = env.observation_space
         self.single_action_space = env.action_space
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
         self._rows: Any = None
-
-        limit = env.max_episode_steps
 
         def step(rows: Any, actions: Any) -> Any:
             return jax.vmap(lambda row, action: next_row(env, row, lambda *_: (action, {}), limit))(
@@ -123,8 +121,8 @@ class FunctionalGymEnv(gymnasium.Env[Any, Any]):
 
 
 def _first(tree: Any) -> Any:
-    """Return the first row of a tree of arrays (n, ...)."""
-    return jax.tree.map(lambda values: values[0], tree)
+    """Return a copy of the first row of a tree of arrays (n, ...), which the policy may change."""
+    return jax.tree.map(lambda values: values[0].copy(), tree)
 
 
 def _on_host(tree: Any) -> Any:

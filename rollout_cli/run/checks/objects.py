@@ -24,7 +24,7 @@ from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.recorded import RecordedPolicy
 from rollout_cli.seeding.seeds import SETUP, seed_globals
 from rollout_cli.sources.loading import first_line, reporting, traceback_text
-from rollout_cli.testing import check_functional_env
+from rollout_cli.testing import OUTSIDE, check_functional_env
 from rollout_cli.workers.checks import element
 from rollout_cli.workers.kinds import DefaultWorker
 from rollout_cli.workers.policy_holder import masks_of
@@ -220,7 +220,7 @@ def _functions(worker: InspectingWorker) -> Findings:
     try:
         check_functional_env(worker.functional)
     except EnvError as error:
-        yield Finding("fail", error.message, error.marked_hint)
+        yield Finding("warn" if error.code == OUTSIDE else "fail", error.message, error.marked_hint)
 
 
 def _saved_spaces(worker: InspectingWorker) -> Findings:

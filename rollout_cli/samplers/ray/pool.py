@@ -27,6 +27,7 @@ from rollout_cli.errors import UsageError, WorkerError
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import (
     Batch,
+    Compiled,
     Continue,
     Exit,
     Failed,
@@ -79,6 +80,7 @@ class _Handle:
     n_old_replies: int = 0  # Replies before the reply to the last `Start`: an older call may still run.
     first: tuple[int, ...] = ()  # The first episode number that the `Start` leases.
     numbers: tuple[int, ...] = ()  # Episodes running at the last reply, or the first leased number.
+    is_compiling: bool = False
     killed: str = ""
     late: tuple[int, ...] = ()
 
@@ -206,6 +208,9 @@ class RayPool:
             if isinstance(event, Started):  # An episode that ran before starts again, and so does its timer.
                 handle.watch = self._new_watch()
                 handle.numbers = handle.first
+                handle.is_compiling = event.report.compiles
+            if isinstance(event, Compiled):
+                handle.is_compiling = False
             if isinstance(event, Started | Reported) and event.generation == self._generation:
                 handle.files = agreed(handle.files, event.report.files)
             handle.starting = handle.starting and not isinstance(event, Started | Failed)
@@ -224,7 +229,8 @@ class RayPool:
     def _kill_overdue(self) -> None:
         for handle in self._handles.values():
             if not handle.killed:
-                busy = bool(handle.turns) and handle.n_replies not in {0, handle.n_old_replies}
+                is_starting = handle.is_compiling or handle.n_replies in {0, handle.n_old_replies}
+                busy = bool(handle.turns) and not is_starting
                 overdue = handle.watch.look(Notes(handle.n_replies, busy, handle.numbers), _clock())
                 if overdue is not None:
                     handle.killed, handle.late = overdue

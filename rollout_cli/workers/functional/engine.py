@@ -11,8 +11,7 @@ import numpy as np
 
 from rollout_cli.envs.functional.protocol import FunctionalEnv
 from rollout_cli.envs.functional.rows import no_rows
-from rollout_cli.episodes.spaces import Array, SpaceRows, space_leaves
-from rollout_cli.errors import UnsupportedSpaceError
+from rollout_cli.episodes.spaces import Array, SpaceRows
 from rollout_cli.policies.functional import FunctionalPolicy
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import env_seeds
@@ -56,13 +55,6 @@ class FunctionalEngine(RingEngine):
         self._env = env
         self._observations = SpaceRows(spec.observation_space)
         self._actions = SpaceRows(spec.action_space)
-        leaves = (*space_leaves(spec.observation_space), *space_leaves(spec.action_space))
-        if unsupported := [leaf for leaf in leaves if leaf.dtype == object]:
-            raise UnsupportedSpaceError(
-                f"JAX environments with a {unsupported[0].space} are not supported",
-                code="space-unsupported",
-                hint="use spaces of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple",
-            )
         buffer = RolloutBuffer(
             self._observations.leaves, self._actions.leaves, self._width, setting.worker.worker_number
         )
@@ -211,21 +203,19 @@ class FunctionalEngine(RingEngine):
 
     # -- checks and errors -----------------------------------------------------------------------------------
 
-    def prepare(self) -> bool:
+    def prepare(self) -> None:
         """Check shapes and dtypes of observations, actions, rewards and flags, then compile.
 
         That is done once for a program and the types of the policy's parameters.
 
         Nothing runs: the caller may limit the seconds of a step, but not of compiling.
-
-        Returns:
-            True if it compiled.
         """
         self.where = self._acting
         params = self._policy.get_param_values()
-        types = [jax.tree.map(_type_of, params)]
+        leaves, structure = jax.tree.flatten(params)
+        types = [structure, *map(jax.typeof, leaves)]
         if self._params_types == types:
-            return False
+            return
         self.where = RESET
         row = reset_types(self._program, self._observations)
         self.where = self._acting
@@ -239,7 +229,6 @@ class FunctionalEngine(RingEngine):
         self._program.start.lower(rows, mask, seeds[: self._width]).compile()
         self._program.run.lower(params, rows, mask, seeds, np.int32(0)).compile()
         self._params_types = types
-        return True
 
     def _invalid_action(self, block: Block, step: int) -> BadValueError:
         """Return the error for the first row that has an invalid action in a step of the block."""
@@ -252,7 +241,3 @@ class FunctionalEngine(RingEngine):
             if not ((value >= low) & (value <= high)).all():
                 return bad_action(leaf, value, self._rule or "error", row=row)
         raise AssertionError("a row is invalid only if a leaf is")
-
-
-def _type_of(leaf: Any) -> Any:
-    return np.shape(leaf), getattr(leaf, "dtype", type(leaf))

@@ -131,7 +131,7 @@ class Program:
             return inside
         for leaf, values in zip(self._actions.leaves, self._actions.columns(actions), strict=True):
             if leaf.bounds is not None:
-                low, high = leaf.bounds
+                low, high = _bounds(leaf, values)
                 is_inside = (values >= low) & (values <= high)
                 inside &= is_inside.reshape(len(values), -1).all(axis=1)
         return inside
@@ -139,10 +139,19 @@ class Program:
 
 def _typed(leaf: Leaf, value: Any, *, is_clipped: bool) -> Any:
     if is_clipped and leaf.kind == "box" and leaf.bounds is not None:
-        value = jnp.clip(value, *leaf.bounds)
+        value = jnp.clip(value, *_bounds(leaf, value))
     if leaf.dtype.kind == "f" and jnp.issubdtype(jnp.result_type(value), jnp.floating):
         return jnp.asarray(value, jax.dtypes.canonicalize_dtype(leaf.dtype))
     return value
+
+
+def _bounds(leaf: Leaf, value: Any) -> Any:
+    """Return the bounds of a leaf; those of integers are cut to the range of the value's dtype, which may be int32."""
+    dtype = jnp.result_type(value)
+    if leaf.dtype.kind == "f" or not jnp.issubdtype(dtype, jnp.integer):
+        return leaf.bounds
+    limits = jnp.iinfo(dtype)
+    return [np.clip(bound, limits.min, limits.max) for bound in leaf.bounds or ()]
 
 
 def random_act(actions: SpaceRows) -> JaxAct | None:
