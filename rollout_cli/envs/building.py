@@ -152,7 +152,8 @@ def checked_env(built: Any, name: str) -> Env:
         return built
     refuse_agents(built, name)
     hint = "pass a single environment, its class, a factory or an EnvSpec"
-    if hasattr(built, "reset") and hasattr(built, "step"):
+    is_similar = hasattr(built, "reset") and hasattr(built, "step")
+    if is_similar and not isinstance(built, gymnasium.vector.VectorEnv):
         hint = f"inherit from gymnasium.Env; a FunctionalEnv of JAX also has {', '.join(missing_attributes(built))}"
     if any(kind.__module__.partition(".")[0] == "gym" for kind in type(built).__mro__):
         hint = (
