@@ -305,7 +305,7 @@ def test_a_random_policy_needs_no_process() -> None:
     rollout(*words, "direct")
     rollout(*words, "served", "--policy-process")
     assert_same_data(Path("direct"), Path("served"))
-    ran = walk("--policy", "worlds:Inside", "--policy-process", code=4)
+    ran = walk("--policy", "worlds:Inside", "--policy-process", code=2)
     assert "--policy-process" in ran.stderr
 
 
