@@ -265,7 +265,7 @@ class Watch:
         if last is not None and now - last[0] < _LOOK_SECONDS:
             return None
         self._last_look = now, notes
-        if last is None or not (notes.busy and last[1].busy and notes.numbers):
+        if last is None or not (notes.busy and last[1].busy and notes.numbers != ()):
             self._stuck = 0.0
             return None
         last_time, last_notes = last
@@ -275,7 +275,7 @@ class Watch:
         limit = self.rules.step_timeout
         if limit is not None and self._stuck > limit + self.beat_seconds:
             return f"was killed, because a step took longer than {limit:g} s,", ()
-        running = dict.fromkeys(notes.numbers, 0.0)
+        running = dict.fromkeys(notes.numbers or (), 0.0)
         for number in running.keys() & (last_notes.numbers or ()):
             running[number] = self._running.get(number, 0.0) + elapsed
         self._running = running

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from rollout_cli.samplers.supervision import Notes
 from rollout_cli.workers.values import NullCrashBox
 
-MOST_ROWS = (1 << 20) - 3
-"""Maximum number of rows in the notes; with more rows the running episodes are unknown. Unused pages take no memory."""
+MOST_ROWS = (1 << 16) - 3
+"""Maximum number of rows in the notes; with more rows the running episodes are unknown, and have no time-out."""
 
 _BEATS, _BUSY, _N_ROWS, _ROWS = range(4)  # Offsets into the notes, in 8-byte words.
 _NOTES_BYTES = 8 * (_ROWS + MOST_ROWS)
