@@ -184,7 +184,7 @@ def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
 class WriteQueue:
     """Writes and commits segments in order, in one thread; a failure stops all later writes.
 
-    At most one segment waits in memory while it is written and the next ones fill.
+    `submit` waits until the last segment is written, so at most one full segment is in memory.
     """
 
     def __init__(self, write: Callable[[SegmentJob], Written]) -> None:
